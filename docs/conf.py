@@ -28,8 +28,11 @@ html_theme_options = {"show_toc_level": 2}
 
 
 def links_to_notebooks(app: Any, docname: str, source: list[str]) -> None:
-    """Links that lead to a notebook's file, as they must where the pages are read as files, lead to its page."""
-    source[0] = re.sub(r"\[([^]]+)\]\(\.\./\.\./notebooks/(\w+)\.ipynb\)", r"{doc}`\1 </notebooks/\2>`", source[0])
+    """Turns links between files of the repository into links between pages, from guides to notebooks and back."""
+    if docname.startswith("notebooks/"):  # through a link, so that relative paths lead elsewhere
+        source[0] = source[0].replace("](../docs/", "](/")
+    link = r"\[([^][]+)\]\((?:\.\./\.\./notebooks/)?(\w+)\.ipynb\)"
+    source[0] = re.sub(link, r"{doc}`\1 </notebooks/\2>`", source[0])
 
 
 def setup(app: Any) -> None:

@@ -1,5 +1,6 @@
-"""graphrl: better plans for computation graphs. This is the public API; everything else may change.
+"""Reinforcement learning for computation graphs, in JAX. This is the public API; everything else may change.
 
+env = graphrl.make("Ordering-v0")  # reset(key, params) and step(key, state, action, params) are pure functions
 plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
@@ -66,7 +67,7 @@ __all__ = [
     "write_json",
 ]
 
-_LAZY = {  # these import jax, which takes a second
+_LAZY = {  # modules that import jax, which takes a second
     "CheckpointCurve": "graphrl.xla.checkpoint.report",
     "CheckpointReport": "graphrl.xla.checkpoint.report",
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",

@@ -10,32 +10,44 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from graphrl.commands.parser import Parser
 from graphrl.errors import GraphrlError, ProblemError, shortened
-from graphrl.signals import answered_at_once
+from graphrl.process import installed_version
+from graphrl.signals import interrupt_on_signals
 
 # name -> help; each is a module of graphrl.commands with DESCRIPTION, EXAMPLES, `add_arguments(parser)` and `run(args)
 # -> exit code`, imported only when it runs
 COMMANDS = {
-    "optimize": "find a better plan for a model: which device runs each op, in which order",
-    "map": "find where a model's weights and tensors lie in the memories of a chip",
-    "checkpoint": "find what a training step's gradient should keep, and what it should compute again",
+    "train": "train an agent, or resume its training",
+    "evaluate": "compare a trained agent with classical methods on held-out graphs",
+    "bench": "measure steps, orders, plans and maps a second on this machine",
+    "optimize": "search for a plan of a model: a device for each op, and an order",
     "compare": "compare methods on many graphs at equal budget",
-    "convert": "turn any readable model into graph JSON",
-    "train": "train an agent",
-    "evaluate": "compare a trained agent with classical methods",
-    "bench": "measure the throughput of the search on this machine",
+    "checkpoint": "choose what a training step keeps and what it recomputes, to save memory",
+    "map": "assign a model's weights and tensors to the memories of a chip",
+    "convert": "convert a model to graph JSON",
 }
 
-_EXAMPLES = """examples:
-  graphrl optimize model.onnx --output plan.json --plot plan.png
-  graphrl optimize model.onnx --objective makespan --devices 4 --transfer link --latency 10us --bandwidth 50GB/s
-  graphrl compare model.onnx layered:500x20 --methods auto,list,brkga --seconds 10
-  graphrl convert model.onnx graph.json
+_DESCRIPTION = "\n".join(
+    (
+        "Train reinforcement learning agents that optimise computation graphs, and optimise graphs with them.",
+        "\ncommands:",
+        *(f"  {name:12}{text}" for name, text in COMMANDS.items()),
+    )
+)
 
-`graphrl COMMAND --help` tells all options of a command."""
+_EXAMPLES = """examples:
+  graphrl train regal --out out/regal
+      train REGAL on random graphs
+  graphrl evaluate out/regal
+      compare it with classical methods on graphs that it has not seen
+  graphrl optimize model.onnx --objective makespan --devices 2 --output plan.json --plot plan.png
+      find a fast schedule of your model on two devices
+  graphrl checkpoint zoo:distilbert/training/b8/jaxpr --plot curve.png
+      memory of a training step against its slowdown
+
+`graphrl COMMAND --help` describes a command and all its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _run(argv)
-    with answered_at_once() as signals:
+    with interrupt_on_signals() as signals:
         code = _run(sys.argv[1:])
         if signals.raised:
             for stream in (sys.stdout, sys.stderr):
@@ -74,48 +86,34 @@ def _run(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _fail("out of memory: the model or the number of devices is too large for this machine", 1)
     except KeyboardInterrupt:
-        return _fail("interrupted before it was done: nothing more was written", 1)
+        return _fail("interrupted before there was a result", 1)
     except OSError as error:
         return _fail(str(error), 1)
     except RuntimeError as error:
-        if not _is_device_error(error):
+        jax = sys.modules.get("jax")
+        if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):  # a fault of graphrl
             raise
         return _fail(f"the device failed: {str(error).strip().splitlines()[0]}", 1)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(
-        prog="graphrl",
-        description="Optimise computation graphs: device placement and order, for peak memory or makespan.",
-        epilog=_EXAMPLES,
+        prog="graphrl", usage="graphrl [-h] [--version] COMMAND ...", description=_DESCRIPTION, epilog=_EXAMPLES
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, text in COMMANDS.items():
-        if name != chosen:
-            subparsers.add_parser(name, help=text)
+    version = f"graphrl {installed_version() or 'unknown (not installed)'}"
+    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
+    # argparse would print COMMANDS less readably
+    subparsers = parser.add_subparsers(prog="graphrl", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    requested = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name in COMMANDS:
+        if name != requested:
+            subparsers.add_parser(name)
             continue
         command = importlib.import_module(f"graphrl.commands.{name}")
-        own = subparsers.add_parser(
-            name,
-            help=text,
-            description=command.DESCRIPTION,
-            epilog=command.EXAMPLES,
-        )
-        own.set_defaults(run=command.run)
-        command.add_arguments(own)
+        subparser = subparsers.add_parser(name, description=command.DESCRIPTION, epilog=command.EXAMPLES)
+        subparser.set_defaults(run=command.run)
+        command.add_arguments(subparser)
     return parser
-
-
-class _Version(argparse.Action):
-    """The option --version, which looks the number up only when used."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
-        import graphrl
-
-        print(f"graphrl {graphrl.__version__}")
-        parser.exit()
 
 
 def _fail(message: str, code: int) -> int:
@@ -124,9 +122,3 @@ def _fail(message: str, code: int) -> int:
     with contextlib.suppress(OSError):
         print(f"graphrl: error: {line}", file=sys.stderr)
     return code
-
-
-def _is_device_error(error: RuntimeError) -> bool:
-    """True if the error is jax's (out of device memory, no such device), not a fault of graphrl."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError)

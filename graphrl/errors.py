@@ -1,6 +1,6 @@
 """The errors that a user can cause; the command line prints them as one line, without a traceback.
 
-Messages are short: `shortened` cuts the values in them, `near` lists few names. `require` imports a library of an
+Messages are short: `shortened` cuts the values in them, `suggest` lists few names. `require` imports a library of an
 extra.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 MAX_REPEATED = 200  # characters of a value that a message repeats
-_FEW = 8  # names, all of which a message lists
+_MAX_LISTED = 8  # names, up to which a message lists all
 # A quoted text, as repr writes it, or a bracket. The apostrophe of "it's" opens nothing, nor does an escaped quote:
 # each would be tried up to the end of the message.
 _MARK = re.compile(r"""(?<![\w\\])'(?:[^'\\]|\\.)*'|(?<![\w\\])"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
@@ -80,10 +80,10 @@ def clipped(text: str) -> str:
     return f"{text[:110]}...{text[-40:]}"  # well below the limit, as punctuation may follow without a space
 
 
-def near(name: object, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: all known names if they are up to 8, else the 3 nearest to it."""
+def suggest(name: object, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: all known names if there are at most 8, else the 3 nearest ones."""
     names = list(names)
-    if len(names) <= _FEW:
+    if len(names) <= _MAX_LISTED:
         return f"known are {', '.join(names)}"
     return f"the nearest of {len(names)} known are {', '.join(nearest(name, names))}"
 
@@ -92,12 +92,12 @@ def nearest(name: object, names: Iterable[str]) -> list[str]:
     """The 3 names that are most similar to an unknown one, in descending order; equal beginnings weigh most."""
     text = str(name)[:MAX_REPEATED].lower()
 
-    def likeness(known: str) -> float:
-        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, known.lower(), strict=False))
-        begin = len(list(alike)) / max(1, len(text))
-        return begin + difflib.SequenceMatcher(None, text, known.lower()).ratio()
+    def similarity(known: str) -> float:
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, known.lower(), strict=False))
+        prefix = len(list(equal)) / max(1, len(text))
+        return prefix + difflib.SequenceMatcher(None, text, known.lower()).ratio()
 
-    return sorted(names, key=likeness, reverse=True)[:3]
+    return sorted(names, key=similarity, reverse=True)[:3]
 
 
 def _values(message: str) -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ _CHUNK = 2**20  # bytes that are unpacked at a time
 Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def quote_path(path: str | os.PathLike[str]) -> str:
     """The path as one printable line: quoted if it is long, or contains line breaks or bytes that are no text."""
     name = str(path)
     return name if name and name.isprintable() and len(name) <= MAX_REPEATED else repr(name)
@@ -70,11 +70,11 @@ def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED)
             if data[:2] == GZIP_MAGIC:
                 data = _unpacked(data, max_unpacked)
         except GraphrlError as error:
-            raise GraphrlError(f"{shown(path)}: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: {error}") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise GraphrlError(f"{shown(path)}: broken or truncated gzip: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: broken or truncated gzip: {error}") from None
         except (OSError, ValueError) as error:
-            raise GraphrlError(f"cannot read {shown(path)}: {_reason(error)}") from None
+            raise GraphrlError(f"cannot read {quote_path(path)}: {_reason(error)}") from None
         yield data
 
 
@@ -91,14 +91,14 @@ def _contents(path: str | os.PathLike[str], stack: contextlib.ExitStack) -> Cont
     return stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _unpacked(data: Content, most: float) -> bytes:
+def _unpacked(data: Content, limit: float) -> bytes:
     unpacked = io.BytesIO()
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
         while chunk := packed.read(_CHUNK):
             unpacked.write(chunk)
-            if unpacked.tell() > most:
+            if unpacked.tell() > limit:
                 raise GraphrlError(
-                    f"its gzip unpacks to more than {most:,.0f} bytes, the limit (limits=, --read-limits in commands)"
+                    f"its gzip unpacks to more than {limit:,.0f} bytes, the limit (limits=, --read-limits in commands)"
                 )
     return unpacked.getvalue()
 
@@ -120,9 +120,9 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
             raise ValueError("it is no name of a folder")
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise GraphrlError(f"cannot write into {shown(path)}: it is a file, and must be a folder") from None
+        raise GraphrlError(f"cannot write into {quote_path(path)}: it is a file, and must be a folder") from None
     except (OSError, ValueError) as error:
-        raise GraphrlError(f"cannot make the folder {shown(path)}: {_reason(error)}") from None
+        raise GraphrlError(f"cannot make the folder {quote_path(path)}: {_reason(error)}") from None
     return folder
 
 
@@ -149,15 +149,15 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
     except (OSError, ValueError) as error:
         if isinstance(error, GraphrlError) or not (isinstance(error, OSError) or "null byte" in str(error)):
             raise
-        raise GraphrlError(f"cannot write {shown(path)}: {_reason(error, path)}") from None
+        raise GraphrlError(f"cannot write {quote_path(path)}: {_reason(error, path)}") from None
 
 
 def _write(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], binary: bool) -> None:
-    opened = descriptor_of(path)
-    if opened is not None:  # may be a file that the shell opened, perhaps to append: a replacement would lose the rest
+    number = descriptor_of(path)
+    if number is not None:  # may be a file that the shell opened, perhaps to append: a replacement would lose the rest
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        with _text_or_binary(os.dup(opened), binary) as file:
+        with _text_or_binary(os.dup(number), binary) as file:
             write(file)
         return
     target = Path(os.path.realpath(path))
@@ -195,7 +195,7 @@ def _text_or_binary(descriptor: int, binary: bool) -> IO[Any]:
 def _reason(error: Exception, written: str | os.PathLike[str] | None = None) -> str:
     """The reason of a failure in words: without the number, and without the path, which the caller names already."""
     if written is not None and isinstance(error, FileNotFoundError):
-        return f"there is no folder {shown(Path(written).parent)}"
+        return f"there is no folder {quote_path(Path(written).parent)}"
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -227,9 +227,9 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
         if (header.format, header.version) == (form, version):
             return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
-        raise BrokenError(f"{shown(path)}: is no {form}: {error}") from None
-    is_of = f"{header.format[:60]!r} version {header.version}"
-    raise GraphrlError(f"{shown(path)} is {is_of}: must be {form} version {version}")
+        raise BrokenError(f"{quote_path(path)}: is no {form}: {error}") from None
+    actual = f"{header.format[:60]!r} version {header.version}"
+    raise GraphrlError(f"{quote_path(path)} is {actual}: must be {form} version {version}")
 
 
 def write_document(path: Path, value: Any, form: str, version: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, ProblemError, near
+from graphrl.errors import GraphrlError, ProblemError, suggest
 from graphrl.solvers.solver import SOLVERS, Method, Solver
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ METHODS: dict[str, str] = {
     "local-search": "graphrl.solvers.schedules.solver",
     "anneal-schedule": "graphrl.solvers.schedules.solver",
     "multilevel": "graphrl.solvers.schedules.multilevel",
-    "anneal-ops": "graphrl.solvers.sending.solver",
+    "anneal-ops": "graphrl.solvers.transfer_rules.solver",
     "anneal-list": "graphrl.solvers.anneal.lists",
     "brkga": "graphrl.solvers.chromosomes.brkga_solver",
     "brkga-tuned": "graphrl.solvers.chromosomes.brkga_solver",
@@ -180,7 +180,7 @@ def describe() -> Iterator[Description]:
             solver.help,
             "one" if solver.one_device else "any number",
             ", ".join(solver.objectives),
-            _shown(solver),
+            _options_text(solver),
             solver.digest is not None,
             "agent" if solver.digest is not None else _kind(name, KINDS),
         )
@@ -199,14 +199,14 @@ def describe_map_methods() -> Iterator[MapDescription]:
     """Describes all methods for memory maps, in the order of this module. Imports every one of them."""
     for name in MAP_METHODS:
         method = _registered_for_maps(name)
-        yield MapDescription(name, method.help, _shown(method), _kind(name, MAP_KINDS))
+        yield MapDescription(name, method.help, _options_text(method), _kind(name, MAP_KINDS))
 
 
 def _kind(name: str, kinds: Mapping[str, str]) -> str:
     return next(kind for kind, names in kinds.items() if name in names.split())
 
 
-def _shown(method: Method[Any, Any, Any]) -> str:
+def _options_text(method: Method[Any, Any, Any]) -> str:
     """Formats the options of a method with their defaults."""
     return ", ".join(f"{option}={value}" for option, value in method.defaults.items())
 
@@ -227,7 +227,7 @@ def _find(method: str, registered: Callable[[str], M]) -> M:
         raise ProblemError(f"method is of type {type(method).__name__}: must be a name, as in 'auto'")
     name, colon, options = method.partition(":")
     solver = registered(name)
-    return solver.given(_parsed(name, solver.options, options)) if colon else solver
+    return solver.with_options(_parsed(name, solver.options, options)) if colon else solver
 
 
 def _registered(name: str) -> Solver[Any]:
@@ -245,7 +245,7 @@ def _import(name: str, methods: Mapping[str, str]) -> None:
     if methods is METHODS and name in SUCCESSORS:
         raise ProblemError(f"there is no method {name!r} any more: use {SUCCESSORS[name]!r}")
     if name not in methods:
-        raise ProblemError(f"unknown method {name!r}: {near(name, methods)}")
+        raise ProblemError(f"unknown method {name!r}: {suggest(name, methods)}")
     importlib.import_module(methods[name])
 
 
@@ -254,7 +254,9 @@ def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:
     for option in options.split(","):
         key, _, value = option.partition("=")
         if key not in types:
-            raise ProblemError(f"method {name!r} has no option {key!r}: {near(key, types) if types else 'it has none'}")
+            raise ProblemError(
+                f"method {name!r} has no option {key!r}: {suggest(key, types) if types else 'it has none'}"
+            )
         if key in parsed:
             raise ProblemError(f"method {name!r} has option {key!r} twice")
         parsed[key] = _value(name, key, value, types[key])

@@ -104,7 +104,7 @@ def optimize(
     if fuse is not None:
         check_rule(fuse)
         if objective == "max_load":
-            raise ProblemError("fuse goes with peak_memory and makespan: kernels have no run times on CPUs")
+            raise ProblemError("fuse requires the objective peak_memory or makespan: kernels have no run times on CPUs")
     solver = find_solver(method)
     graph = model_graph(model, *args, chip=chip, dims=dims, limits=limits)
     problem = Problem.on(graph.machine, **options)
@@ -133,9 +133,7 @@ def model_graph(
     """
     is_function = callable(model)
     if args and not is_function:
-        raise ProblemError(
-            f"{len(args)} arguments for a model that is no function: only a function is traced with them"
-        )
+        raise ProblemError(f"{len(args)} arguments for a model that is not a function: only functions take arguments")
     if isinstance(model, ComputationGraph):
         return model
     if isinstance(model, str | os.PathLike):

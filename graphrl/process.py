@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+_MAPS, _MAX_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _LOCK = threading.Lock()
-_WITHIN: set[object] = set()  # contexts in which the collector is off; if empty, it is in the user's state
+_CONTEXTS: set[object] = set()  # contexts in which the collector is off; if empty, it is in the user's state
 
 
 def count_cores() -> int:
@@ -18,29 +18,29 @@ def count_cores() -> int:
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Disables the garbage collector, in all threads, until the last such context ends.
 
     For code that creates many long-lived objects, such as traces of programs: the collector scans all of them
     repeatedly, which takes a tenth to a fifth of the time.
     """
-    own = object()
+    context = object()
     try:
         with _LOCK:
-            if gc.isenabled() or _WITHIN:
-                _WITHIN.add(own)
+            if gc.isenabled() or _CONTEXTS:
+                _CONTEXTS.add(context)
             gc.disable()
         yield
     finally:
         with _LOCK:
-            if own in _WITHIN:
-                _WITHIN.remove(own)
-                if not _WITHIN:
+            if context in _CONTEXTS:
+                _CONTEXTS.remove(context)
+                if not _CONTEXTS:
                     gc.enable()
 
 
 def installed_version() -> str | None:
-    """The version of graphrl as `pip` knows it, such as "0.1.0"; None if graphrl runs without being installed."""
+    """The version of graphrl as `pip` knows it, such as "0.2.0"; None if graphrl runs without being installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -49,14 +49,14 @@ def installed_version() -> str | None:
         return None
 
 
-def maps_run_short(share: float = 0.5) -> bool:
+def near_mmap_limit(share: float = 0.5) -> bool:
     """True if this process has more than this share of the memory maps that Linux allows it (65,530 by default).
 
     Every compiled program takes some while it is kept; at the limit LLVM aborts the process. False on other systems.
     """
     try:
-        most = int(_MOST_MAPS.read_text())
+        limit = int(_MAX_MAPS.read_text())
         with _MAPS.open("rb") as file:
-            return sum(1 for _ in file) > share * most
+            return sum(1 for _ in file) > share * limit
     except OSError:
         return False

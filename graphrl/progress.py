@@ -55,8 +55,8 @@ def compile_clock() -> Iterator[Callable[[], float]]:
             spans.append((start_time, end_time))
 
     def seconds() -> float:
-        known = len(spans)
-        spans[:known] = _union(spans[:known])  # stays short over many calls; other threads append meanwhile
+        count = len(spans)
+        spans[:count] = _union(spans[:count])  # stays short over many calls; other threads append meanwhile
         return sum(end - start for start, end in spans)
 
     jax.monitoring.register_event_time_span_listener(listen)

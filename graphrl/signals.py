@@ -20,12 +20,13 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ONE = 0.5  # seconds within which signals count as one: `timeout` sends it to the process and to its group
+_SAME_SIGNAL = 0.5  # seconds within which signals count as one: `timeout` sends it to the process and to its group
 _PATIENCE = 0.3  # seconds that the main thread has to respond before the thread does
 _IGNORED = b"\0"  # in the pipe of signals: Python has ignored the KeyboardInterrupt of the last one
 # modules that trace, lower or compile
 _COMPILERS = ("jax._src.interpreters.partial_eval", "jax._src.interpreters.mlir", "jax._src.compiler", "numba.core.")
 _CLEAR = "\r\x1b[K"  # removes a progress bar from its line
+_AGAIN = "press Ctrl-C again to stop now"
 _CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
 
 
@@ -34,24 +35,24 @@ class Stop:
     """A request to stop, and the words of its messages.
 
     Attributes:
-      asked: whether a signal has come.
-      doing: the work to finish before stopping.
-      kept: the results that remain if the process ends without finishing it.
+      requested: whether a signal has arrived.
+      work: the work to finish before stopping.
+      saved: the results that remain if the process ends without finishing it.
     """
 
-    asked: bool = False
-    doing: str = "this step"
-    kept: str = ""
+    requested: bool = False
+    work: str = "this step"
+    saved: str = ""
 
     def __call__(self) -> bool:
-        return self.asked
+        return self.requested
 
-    def answer(self) -> None:
+    def announce(self) -> None:
         """Prints the work to finish before stopping."""
-        _say(f"stopping after {'this compilation and ' if _compiling() else ''}{self.doing}; again: now")
+        _print(f"stopping after {'this compilation and ' if _compiling() else ''}{self.work}; {_AGAIN}")
 
 
-class _Watch:
+class _Listener:
     """Signals of a command, and the thread that reads them.
 
     Args:
@@ -101,10 +102,10 @@ class _Watch:
                 repeated -= 1
             elif first is None:
                 first = time.monotonic()
-                self._answer()
-            elif time.monotonic() - first > _ONE:
-                kept = self.stop.kept if self.stop else ""
-                _say(f"ended at once{': ' if kept else ''}{kept}{_CURSOR if os.isatty(2) else ''}")
+                self._announce()
+            elif time.monotonic() - first > _SAME_SIGNAL:
+                saved = f": {self.stop.saved}" if self.stop and self.stop.saved else ""
+                _print(f"ended immediately{saved}{_CURSOR if os.isatty(2) else ''}")
                 os._exit(1)
 
     def _repeat(self) -> bool:
@@ -115,58 +116,58 @@ class _Watch:
             signal.pthread_kill(threading.main_thread().ident or 0, self._last)
         return repeats
 
-    def _answer(self) -> None:
+    def _announce(self) -> None:
         if self.stop is not None:
-            self.stop.answer()
+            self.stop.announce()
             return
         time.sleep(_PATIENCE)
         if not self.raised:
-            _say(f"stopping after {'this compilation' if _compiling() else 'this step'}; again: now")
+            _print(f"stopping after {'this compilation' if _compiling() else 'this step'}; {_AGAIN}")
 
 
-_watch: _Watch | None = None  # of the process, if it is a command
+_listener: _Listener | None = None  # of the process, if it is a command
 
 
 @contextlib.contextmanager
-def answered_at_once() -> Iterator[_Watch]:
+def interrupt_on_signals() -> Iterator[_Listener]:
     """Raises KeyboardInterrupt at the first SIGINT or SIGTERM in the `with`; prints a line if that takes a while.
 
     A second signal ends the process immediately with exit code 1; files written by then are complete. Signals that the
     process was started to ignore stay ignored. In a thread other than the main one nothing changes.
     """
-    global _watch
+    global _listener
     if threading.current_thread() is not threading.main_thread():
-        yield _Watch(-1)
+        yield _Listener(-1)
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    _watch = watch = _Watch(writing)
-    sys.unraisablehook = watch.ignored
-    before = _handled(watch.interrupt)
+    _listener = listener = _Listener(writing)
+    sys.unraisablehook = listener.ignored
+    previous = _set_handlers(listener.interrupt)
     descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    listener = threading.Thread(target=watch.listen, args=(reading,), name="graphrl-signals", daemon=True)
-    listener.start()
+    thread = threading.Thread(target=listener.listen, args=(reading,), name="graphrl-signals", daemon=True)
+    thread.start()
     try:
-        yield watch
+        yield listener
     finally:
         signal.set_wakeup_fd(descriptor)
-        watch.raised = True  # nothing is sent again
-        _restore(before)
-        sys.unraisablehook = watch.hook
+        listener.raised = True  # nothing is sent again
+        _restore(previous)
+        sys.unraisablehook = listener.hook
         os.close(writing)
-        listener.join()
+        thread.join()
         os.close(reading)
-        _watch = None
+        _listener = None
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Stop]:
+def stop_on_signals() -> Iterator[Stop]:
     """Yields a `Stop` that SIGINT and SIGTERM set in the `with`, for work that checks it between its steps.
 
     In a thread other than the main one no signal can be caught: the `Stop` is never set.
 
     Raises:
-      KeyboardInterrupt: by a second signal, if the process is no command (see `answered_at_once`).
+      KeyboardInterrupt: by a second signal, if the process is no command (see `interrupt_on_signals`).
     """
     stop, first = Stop(), 0.0
     if threading.current_thread() is not threading.main_thread():
@@ -175,26 +176,26 @@ def stop_signals() -> Iterator[Stop]:
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal first
-        if not stop.asked:
-            stop.asked, first = True, time.monotonic()
-            if _watch is None:
-                stop.answer()
-        elif _watch is None and time.monotonic() - first > _ONE:
+        if not stop.requested:
+            stop.requested, first = True, time.monotonic()
+            if _listener is None:
+                stop.announce()
+        elif _listener is None and time.monotonic() - first > _SAME_SIGNAL:
             raise KeyboardInterrupt
 
-    before = _handled(note)
-    if _watch is not None:
-        _watch.stop = stop
+    previous = _set_handlers(note)
+    if _listener is not None:
+        _listener.stop = stop
     try:
         yield stop
     finally:
-        if _watch is not None:
-            _watch.stop = None
-        _restore(before)
+        if _listener is not None:
+            _listener.stop = None
+        _restore(previous)
 
 
 @contextlib.contextmanager
-def handlers_kept() -> Iterator[None]:
+def keep_handlers() -> Iterator[None]:
     """Reinstalls Python's handlers of SIGINT and SIGTERM after the `with`.
 
     `jax.distributed` replaces them with its own, which does not call them."""
@@ -202,14 +203,14 @@ def handlers_kept() -> Iterator[None]:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            kept = {number: signal.getsignal(number) for number in _SIGNALS}
-            _restore({number: handler for number, handler in kept.items() if handler is not None})
+            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+            _restore({number: handler for number, handler in handlers.items() if handler is not None})
 
 
-def _handled(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+def _set_handlers(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     """Sets the handler of the signals that are not ignored; returns their previous ones."""
-    heard = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    return {number: signal.signal(number, handler) for number in heard}
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    return {number: signal.signal(number, handler) for number in numbers}
 
 
 def _restore(handlers: dict[int, Any]) -> None:
@@ -227,7 +228,7 @@ def _compiling() -> bool:
     return False
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Prints a line on standard error, without Python's buffers: the main thread may own their locks."""
     with contextlib.suppress(OSError):
         os.write(2, f"{_CLEAR if os.isatty(2) else ''}graphrl: {text}\n".encode())

@@ -36,7 +36,7 @@ class Fractional(float):
     """An integral float whose decimal text has a fraction that the float cannot represent."""
 
 
-def exact_integer(text: str) -> int | None:
+def parse_exact_integer(text: str) -> int | None:
     """The integer that a decimal number such as "1e6", "1000000.0" or "9007199254740993.0" denotes, to the last digit.
 
     None if the text has a fraction, is no decimal number, or has more than 100 digits.
@@ -44,9 +44,9 @@ def exact_integer(text: str) -> int | None:
     match = _DECIMAL.fullmatch(_GROUPED.sub("", text))
     if match is None:
         return None
-    sign, whole, fraction, exponent = match.groups()
-    digits = (whole + fraction).rstrip("0")
-    zeros = len(whole) - len(digits) + int(exponent or 0)
+    sign, as_integer, fraction, exponent = match.groups()
+    digits = (as_integer + fraction).rstrip("0")
+    zeros = len(as_integer) - len(digits) + int(exponent or 0)
     if not digits.lstrip("0"):
         return 0
     if zeros < 0 or len(digits) + zeros > _MAX_DIGITS:
@@ -54,36 +54,36 @@ def exact_integer(text: str) -> int | None:
     return int(sign + digits + zeros * "0")
 
 
-def exact_number(text: str) -> int | float:
+def parse_exact_number(text: str) -> int | float:
     """A decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
 
-    So `whole` returns exactly the integer that was written; a number with a fraction stays a `Fractional`.
+    So `as_integer` returns exactly the integer that was written; a number with a fraction stays a `Fractional`.
     """
     value = float(text)
     if not value.is_integer() or (value and abs(value) < 2**53 and len(text) <= 16):  # 15 digits are exact in a float
         return value
-    integer = exact_integer(text)
+    integer = parse_exact_integer(text)
     if integer is None:
         return value if abs(value) >= 10**_MAX_DIGITS else Fractional(value)
     return integer if abs(integer) >= 2**53 else value
 
 
-def whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """Converts a float without fraction to the integer of exactly its value; returns anything else unchanged."""
     is_whole = isinstance(value, float) and not isinstance(value, Fractional) and value.is_integer()
     return int(value) if is_whole else value
 
 
-def whole_numbers(value: Any) -> Any:
-    """Applies `whole` to everything in lists and dicts, for msgspec, which accepts integers for floats."""
+def as_integers(value: Any) -> Any:
+    """Applies `as_integer` to everything in lists and dicts, for msgspec, which accepts integers for floats."""
     if isinstance(value, Fractional):
         return float(value)
     if isinstance(value, dict):
-        return {key: whole_numbers(item) for key, item in value.items()}
-    return [whole_numbers(item) for item in value] if isinstance(value, list) else whole(value)
+        return {key: as_integers(item) for key, item in value.items()}
+    return [as_integers(item) for item in value] if isinstance(value, list) else as_integer(value)
 
 
-def whole_number(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Parses an integer, also in the form "5_000" or "1e6".
 
     Raises:
@@ -92,7 +92,7 @@ def whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        integer = exact_integer(text)
+        integer = parse_exact_integer(text)
     if integer is None:
         raise ProblemError(f"{text[:40]!r} is not an integer")
     if abs(integer) >= 2**53:
@@ -120,7 +120,7 @@ def format_seconds(value: float) -> str:
     return f"{_three_digits(value / scale)} {unit}"
 
 
-def finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     """The value, or None for an infinite number or NaN, which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -195,10 +195,10 @@ def parse_seconds(text: str) -> float:
     return _float(number * scale, text)
 
 
-def _split(text: str, what: str) -> tuple[Fraction, str]:
+def _split(text: str, expected: str) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ProblemError(f"{text!r} is not {what}")
+        raise ProblemError(f"{text!r} is not {expected}")
     return Fraction(match[1]), match[2]
 
 
@@ -216,7 +216,7 @@ def _three_digits(value: float) -> str:
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
-def aligned(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
     """Aligns the rows of a table, all of the same length: the first `left` columns left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)

@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = {
     "costs": "device twins against the exact costs: the greatest difference",
-    "rollouts": "episodes a second of the four environments, 64 to 16,384 at once",
-    "search": "decoded schedules a second, and BRKGA with 5,000 evaluations on 64 graphs at once",
+    "rollouts": "episodes a second of the four environments, 64 to 16,384 in parallel",
+    "search": "decoded schedules a second, and BRKGA with 5,000 evaluations on 64 graphs in parallel",
     "training": "a minute of each agent, with its learning curve; of one: training:go",
     "cpu": "the same rollouts on this machine's CPU",
 }
@@ -36,7 +36,7 @@ def main() -> None:
     started = time.time()
     listed = "".join(f"  {name:9} {what}\n" for name, what in SECTIONS.items())
     parser = argparse.ArgumentParser(
-        description=f"{__doc__}\nsections, the most telling first:\n{listed}",
+        description=f"{__doc__}\nsections, the most important first:\n{listed}",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--platform", choices=("gpu", "tpu", "cpu"), default="gpu", help="(default: gpu)")
     parser.add_argument("--seconds", type=float, default=480.0, metavar="S", help="for everything (default: 480)")
     parser.add_argument("--sections", default=",".join(SECTIONS), metavar="NAME,...", help="(default: all)")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of wheels of packages that are missing here")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="with wheels of missing packages")
     parser.add_argument("--output", type=Path, default=page, metavar="FILE.md", help=f"(default: {page.name} of docs)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     for argument in sys.argv[1:]:

@@ -29,12 +29,12 @@ def main() -> None:
     parser.add_argument("--only", default="*", metavar="NAME,...", help="architectures; with * and ? as in file names")
     args = parser.parse_args()
     patterns = args.only.split(",")
-    chosen = [name for name in ARCHITECTURES if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    if not chosen:
+    names = [name for name in ARCHITECTURES if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not names:
         sys.exit(f"build_workloads: --only: no architecture is {args.only!r}: there are {', '.join(ARCHITECTURES)}")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
-        missing = [name for name in chosen if not (args.out / file_name(name, KIND, LEVEL)).exists()]
+        missing = [name for name in names if not (args.out / file_name(name, KIND, LEVEL)).exists()]
         with progress(len(missing), text="workloads") as show:
             for number, name in enumerate(missing, start=1):
                 path = write(name, args.out)
@@ -42,7 +42,7 @@ def main() -> None:
     except (GraphrlError, OSError) as error:
         sys.exit(f"build_workloads: {error}")
     except KeyboardInterrupt:
-        sys.exit("build_workloads: interrupted: the same command goes on from here")
+        sys.exit("build_workloads: interrupted: run the same command to resume")
 
 
 if __name__ == "__main__":

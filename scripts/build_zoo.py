@@ -47,7 +47,7 @@ def main() -> None:
     except (GraphrlError, OSError) as error:
         sys.exit(f"build_zoo: {error}")
     except KeyboardInterrupt:
-        sys.exit("build_zoo: interrupted: the same command goes on from here")
+        sys.exit("build_zoo: interrupted: run the same command to resume")
     size = sum(path.stat().st_size for path in args.out.iterdir())
     architectures = len({entry.architecture for entry in entries})
     print(f"{args.out / INDEX}: {len(entries)} programs of {architectures} architectures, {size / 1e6:.1f} MB")
@@ -80,12 +80,12 @@ def _build(names: list[str], out: Path, limit: float) -> list[str]:
     failed = []
     with progress(len(missing), text="zoo") as show:
         for number, name in enumerate(missing, start=1):
-            began = time.monotonic()
+            started = time.monotonic()
             reason = _trace(name, out, limit)
             if reason:
                 failed.append(name)
                 print(f"{name}: {reason}", flush=True)
-            show(number, f"{name}: {reason or 'done'}, {time.monotonic() - began:.0f} s")
+            show(number, f"{name}: {reason or 'done'}, {time.monotonic() - started:.0f} s")
     return failed
 
 

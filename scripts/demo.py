@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphrl
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
 from graphrl.compare.report import markdown
@@ -49,9 +49,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--transfer", choices=("rendezvous", "free", "link"), default="link")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write to (default: out/demo)")
-    parser.add_argument("--page", type=Path, help="write the table there, too, as Markdown")
+    parser.add_argument("--page", type=Path, help="file to write the table to, as Markdown")
     args = parser.parse_args()
-    keep_compiled()
+    enable_compilation_cache()
     args.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     started = time.perf_counter()
@@ -67,7 +67,11 @@ def main() -> None:
     if args.page is not None:
         how = f"{_title(args.transfer)}; at most {args.seconds:g} s a plan. Run times by roofline on an A100."
         parts = [how, markdown(["graph", "problem", *COLUMNS], rows)]
-        text = results.results_text("", [results.Table("ResNet-50 by `make demo`", results.here(), parts)], command())
+        gaps = [float(row[-2].rstrip("%")) for row in rows if row[-2]]
+        summary = f"Plans of ResNet-50 are within {max(gaps, default=0.0):g}% of the lower bound."
+        text = results.results_text(
+            "", [results.Table("ResNet-50 by `make demo`", results.here(), parts, summary)], command()
+        )
         write_atomically(args.page, lambda file: file.write(text))
     seconds = time.perf_counter() - started
     console.print(
@@ -100,12 +104,12 @@ def _row(
     best.plot(f"{stem}.png")
     best.trace(f"{stem}.trace.json")
     console.print(f"  {stem}.png", soft_wrap=True)
-    shown = [format_objective(problem.objective, plan.value) for plan in (given, by_list, best)]
+    values = [format_objective(problem.objective, plan.value) for plan in (given, by_list, best)]
     to_list = f"{100 * (best.value / by_list.value - 1):+.1f}%"
     gap = "" if best.gap is None else f"{100 * best.gap:.{1 if best.gap < 0.0995 else 0}f}%"
     where = f"  {problem.objective.replace('_', ' ')} on {problem.devices}"
     evaluations = f"{best.evaluations}" if best.evaluations < 1000 else f"{best.evaluations / 1000:.0f}k"
-    return [where, *shown, to_list, format_objective(problem.objective, best.bound or 0), gap, evaluations]
+    return [where, *values, to_list, format_objective(problem.objective, best.bound or 0), gap, evaluations]
 
 
 def _table(transfer: str) -> Table:

@@ -41,10 +41,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     families = "\n".join(f"  {name}: {', '.join(family.options)}" for name, family in FAMILIES.items())
-    parser = Parser(
-        description=__doc__,
-        epilog=f"families and their options, for --set:\n{families}",
-    )
+    parser = Parser(description=__doc__, epilog=f"families and their options, for --set:\n{families}")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--count", type=int, default=100, metavar="N", help="graphs to make (default: 100)")
     parser.add_argument("--ops", type=int, metavar="N", help="ops of each graph (regal-like: by default 50 to 200)")
@@ -98,11 +95,11 @@ def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Samp
 
 
 def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
-    from graphrl.commands.common import keep_compiled
+    from graphrl.commands.common import enable_compilation_cache
     from graphrl.graphs.padding import common_sizes
     from graphrl.solvers.chromosomes.room_filter import room_to_improve
 
-    keep_compiled()
+    enable_compilation_cache()
     problem = graphrl.Problem("makespan", args.devices, args.transfer, memory_limit=args.memory_limit)
     low, high = args.room_filter
     sizes, kept, tries = None, 0, _TRIES * max(_BATCH, args.count)

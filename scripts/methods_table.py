@@ -73,7 +73,7 @@ def _stage(stage: Stage) -> str:
     options = ",".join(f"{key}={value}" for key, value in stage.solver.settings.items())
     share = "" if stage.share == 1.0 else f" for {stage.share:.0%}"
     limit = "" if math.isinf(stage.seconds) else f", {stage.seconds:g} s at most"
-    return f"`{stage.solver.name}{':' * bool(options)}{options}`{share}{limit}{' ' * bool(stage.says)}{stage.says}"
+    return f"`{stage.solver.name}{':' * bool(options)}{options}`{share}{limit} {stage.condition}".rstrip()
 
 
 def _with_table(page: str, lines: list[str]) -> str:

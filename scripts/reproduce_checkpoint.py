@@ -25,11 +25,11 @@ from reproduce.launcher import Section, main
 SECTIONS = {
     "rules": Section("Memory and time of gradients under checkpoint rules", rules, gpu_compile.missing),
     "curve": Section("Memory of gradients against estimated slowdown", curve, gpu_compile.missing),
-    "budgets": Section("What is foretold against what XLA needs", budgets, gpu_compile.missing),
-    "kept": Section("Budgets in bytes, as foretold and as compiled", kept, gpu_compile.missing),
+    "budgets": Section("Predicted temporaries against XLA's", budgets, gpu_compile.missing),
+    "kept": Section("Budgets in bytes, as predicted and as compiled", kept, gpu_compile.missing),
     "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
-    "offload": Section("What the memory of the host saves", offload, gpu_compile.missing),
+    "offload": Section("Device memory that host memory saves", offload, gpu_compile.missing),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

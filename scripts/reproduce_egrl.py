@@ -19,8 +19,8 @@ SECTIONS = {
     "methods": Section("Memory maps by every method", methods.methods),
     "ablations": Section("EGRL with parts left out", methods.ablations),
     "evolution": Section("EGRL's evolution alone", methods.evolution),
-    "maps": Section("How maps differ from the compiler's", methods.maps),
-    "transfer": Section("Policies on graphs that they have not seen", transfer.transfer),
+    "maps": Section("Differences of maps from the compiler's", methods.maps),
+    "transfer": Section("Policies on unseen graphs", transfer.transfer),
 }
 
 if __name__ == "__main__":

@@ -33,15 +33,15 @@ from reproduce.launcher import Section, main
 
 SECTIONS = {
     "table2": Section("Placement of GO's workloads", table2.table2),
-    "fusion": Section("What fusion gains", fusion.fusion),
-    "unseen": Section("Graphs that no policy was trained on", unseen.unseen),
+    "fusion": Section("Fusion by rules and searches", fusion.fusion),
+    "unseen": Section("Unseen graphs", unseen.unseen),
     "ablations": Section("Parts of GO", ablations.ablations),
-    "changes": Section("What single changes of a plan gain", changes.changes),
+    "changes": Section("Gains of single changes of a plan", changes.changes),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", table3.table3),
-    "figure5": Section("Pre-trained without a whole architecture", figure5.figure5),
+    "figure5": Section("Pre-trained without one architecture", figure5.figure5),
     "figure6-policies": Section("Placement, order and fusion by policies", figure6_policies.figure6_policies),
-    "figure6": Section("Placement, order and fusion, apart and together", figure6.figure6),
+    "figure6": Section("Placement, order and fusion, separate and joint", figure6.figure6),
 }
 
 if __name__ == "__main__":

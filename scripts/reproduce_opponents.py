@@ -17,12 +17,12 @@ from reproduce.opponents.settings import Settings
 SECTIONS = {
     "dags": Section("Makespan of random DAGs", settings.dags),
     "layered": Section("Peak memory of layered graphs", settings.layered),
-    "optima": Section("Known optima: how often they are found and proved", optima.optima),
+    "optima": Section("Known optima: shares found and proved", optima.optima),
     "optima-dags": Section("Random DAGs of 50 and 100 ops: auto against CP-SAT in a minute", optima.random_dags),
     "annealing": Section("Annealing against compiled code, auto against approximate DP", annealing.annealing),
     "schedules": Section("Annealing of schedules against compiled code", schedules.schedules),
-    "moves": Section("What each move of a schedule earns", schedules.moves),
-    "gaps": Section("How far list scheduling, auto and compiled annealing are from the best", schedules.gaps),
+    "moves": Section("Gain of each move of a schedule", schedules.moves),
+    "gaps": Section("Gaps of list scheduling, auto and compiled annealing to the best", schedules.gaps),
     "scale": Section("Graphs of 1,000 to 100,000 ops read, planned and written", optima.scale),
 }
 

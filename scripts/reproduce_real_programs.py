@@ -21,11 +21,11 @@ SECTIONS = {
     "prediction": Section("Temporaries as predicted without compiling, against XLA's figure", memory.prediction),
     "identical": Section("Results and step times against XLA's own schedule", same_results.identical),
     "resident": Section("How much the process grows while a program runs", planning.resident),
-    "planning": Section("Seconds to read, plan, predict and write schedules", planning.planning),
-    "totals": Section("Donated steps and loops: all that they need", totals.totals),
+    "planning": Section("Seconds to plan large programs", planning.planning),
+    "totals": Section("Donated steps and loops: total memory", totals.totals),
     "gpu-orders": Section("Orders on a GPU, by XLA's compiler for one", gpu_orders.gpu_orders, gpu_compile.missing),
-    "zoo": Section("The zoo's training steps, donated: all that they need", totals.zoo_totals),
-    "same-results": Section("What a changed schedule could spoil, against jax.jit", same_results.same_results),
+    "zoo": Section("The zoo's training steps, donated: total memory", totals.zoo_totals),
+    "same-results": Section("Results and effects under graphrl.jit, against jax.jit", same_results.same_results),
     "placement": Section("Makespan on several devices", placement.placement),
 }
 

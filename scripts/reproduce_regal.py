@@ -30,7 +30,7 @@ SECTIONS = {
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),
     "evolved": Section("REGAL's policy evolved", evolved),
-    "overhead": Section("Seconds of REGAL beside BRKGA's", overhead),
+    "overhead": Section("Seconds of REGAL against BRKGA's", overhead),
 }
 
 if __name__ == "__main__":

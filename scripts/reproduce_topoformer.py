@@ -17,7 +17,7 @@ from reproduce.topoformer.settings import Settings
 SECTIONS = {
     "table1": Section("Every method on unseen layered graphs (table 1)", tables.table1),
     "encoders": Section("Encoders (table 3)", ablations.encoders),
-    "decoders": Section("Auto-regressive decoders beside priorities (table 4)", ablations.decoders),
+    "decoders": Section("Auto-regressive decoders against priorities (table 4)", ablations.decoders),
     "real": Section("Compiled training programs of families that no policy has seen, by size (table 2)", tables.real),
     "budget": Section("Quality against the length of training", ablations.budget),
     "inference": Section("Seconds of one graph, part by part", ablations.inference),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import graphrl
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
 from graphrl.progress import progress
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, metavar="FILE", help="of another run, to compare with")
     parser.add_argument("--graphs", type=int, default=len(CASES), metavar="N", help="the first ones only")
     args = parser.parse_args()
-    keep_compiled()
+    enable_compilation_cache()
     digests = {}
     cases = [(name, problem, method) for name, problem, methods in CASES[: args.graphs] for method in methods]
     with progress(len(cases), every=10) as show:

@@ -23,15 +23,15 @@ DEFAULT = Setting(100, 20, 20, 0.7, 1.0, 1.0)
 def main() -> None:
     parser = Parser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=4, help="training graphs, the random models in turn")
-    parser.add_argument("--ops", type=int, default=80, help="at most, and at least half as many")
+    parser.add_argument("--ops", type=int, default=80, help="most ops; the least is half of it")
     parser.add_argument("--evaluations", type=int, default=5000, help="of each run")
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(brkga_solver.__file__).parent / STORED)
     options = parser.parse_args()
 
-    drawn = RegalLike(least_ops=options.ops // 2, most_ops=options.ops)
-    graphs = [regal_like(FIRST_SEED + i, MODELS[i % len(MODELS)], parameters=drawn) for i in range(options.graphs)]
+    family = RegalLike(least_ops=options.ops // 2, most_ops=options.ops)
+    graphs = [regal_like(FIRST_SEED + i, MODELS[i % len(MODELS)], parameters=family) for i in range(options.graphs)]
     settings, report = {}, {}
     for problem in (Problem("makespan", options.devices), Problem("peak_memory", options.devices)):
         scores = tune(graphs, problem, options.evaluations, Grid(), options.seed)

@@ -31,12 +31,13 @@ HEAD = (
     "one P100, s", "one V100, s", "longest path, s", "one device, GiB",
 )  # fmt: skip
 SIZES = (
-    "A training step in float32. Groups stand on one device: a variable with its update, an op of the backward pass "
-    "with the op of the forward pass that it is of. Run times by roofline; the longest path is that of the P100, "
-    "without transfers; GiB is the peak of the ops in the program's order on one device, parameters included."
+    "A training step in float32. A group shares a device: a variable with its update, an op of the backward pass "
+    "with the op of the forward pass that it differentiates. Run times by roofline; the longest path is that of the "
+    "P100, without transfers; GiB is the peak of the ops in the program's order on one device, parameters included."
 )
+SUMMARY = "GO's workloads here are training steps of six architectures in plain JAX, on 2 to 8 devices."
 PLANS = (
-    "One pass of the rule `list` on the workload's devices of 16 GiB each, P100, seconds; groups are not asked for. In "
+    "One pass of the rule `list` on the workload's devices of 16 GiB each, P100, seconds; groups are ignored. In "
     "brackets: a plan that does not fit, and the GiB of its fullest device."
 )
 
@@ -70,8 +71,8 @@ def plans(workload: go.Workload) -> list[str]:
         setting = problem(workload, transfer, OVER[transfer])
         plan = optimize(workload.graph, method="list", **dataclasses.asdict(setting))
         fullest = max(plan.peak_memory)
-        shown = f"{plan.makespan:.3f}"
-        cells.append(shown if fullest <= go.MEMORY_BYTES else f"({shown}; {fullest / 2**30:.1f} GiB)")
+        seconds = f"{plan.makespan:.3f}"
+        cells.append(seconds if fullest <= go.MEMORY_BYTES else f"({seconds}; {fullest / 2**30:.1f} GiB)")
     return cells
 
 
@@ -98,9 +99,9 @@ def main() -> None:
             planned.append(plans(workload))
             show(number, name)
     tables = [
-        Table("What they amount to", here(), (SIZES, markdown(HEAD, rows))),
-        Table("What one rule makes of them", here(), (PLANS, markdown(("workload", "devices", *MODELS), planned))),
-        Table("Figures that this is computed with", here(), (figures(),)),
+        Table("Sizes", here(), (SIZES, markdown(HEAD, rows)), SUMMARY),
+        Table("Plans of one rule", here(), (PLANS, markdown(("workload", "devices", *MODELS), planned))),
+        Table("Chips and interconnects", here(), (figures(),)),
     ]
     text = results_text("GO's workloads", tables, "python scripts/workloads_table.py")
     write_atomically(PAGE, lambda file: file.write(text))

@@ -16,7 +16,7 @@ import hypothesis
 import jax
 import pytest
 
-from graphrl.process import maps_run_short
+from graphrl.process import near_mmap_limit
 
 CACHE = Path(os.environ["NUMBA_CACHE_DIR"]).parent
 
@@ -56,7 +56,7 @@ def few_mappings() -> Iterator[None]:
     65,000, and XLA crashes where it gets no more.
     """
     yield
-    if maps_run_short(share=0.25):
+    if near_mmap_limit(share=0.25):
         jax.clear_caches()
         gc.collect()
 

@@ -9,7 +9,7 @@ folder.
 import importlib
 from typing import TYPE_CHECKING
 
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
@@ -35,7 +35,7 @@ def find_agent(name: str) -> "Agent":
       ProblemError: the name is unknown; the message lists the nearest known ones.
     """
     if name not in AGENTS:
-        raise ProblemError(f"unknown agent {name!r}: {near(name, AGENTS)}")
+        raise ProblemError(f"unknown agent {name!r}: {suggest(name, AGENTS)}")
     module, _, attribute = AGENTS[name].partition(":")
     agent: Agent = getattr(importlib.import_module(module), attribute or "AGENT")
     return agent

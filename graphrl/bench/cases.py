@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from graphrl.bench import machine
 from graphrl.costs.problem import Objective, Problem, Transfer
-from graphrl.errors import ProblemError, clipped, near
+from graphrl.errors import ProblemError, clipped, suggest
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
@@ -119,10 +119,10 @@ class Settings:
                 raise ProblemError(f"sizes has {size}: must be from {MIN_OPS} to {MAX_OPS} ops")
         for name, values in (("sizes", self.sizes), ("transfers", self.transfers)):
             if not values or len(set(values)) < len(values):
-                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: must name each once")
+                raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: must list each once")
         for transfer in self.transfers:
             if transfer not in TRANSFERS:
-                raise ProblemError(f"transfers has {transfer!r}: {near(transfer, TRANSFERS)}")
+                raise ProblemError(f"transfers has {transfer!r}: {suggest(transfer, TRANSFERS)}")
         for name, value in (("threads", self.threads), ("repeats", self.repeats)):
             if not 1 <= value <= 1000:
                 raise ProblemError(f"{name} is {value}: must be from 1 to 1,000")
@@ -292,7 +292,7 @@ def random_graph(family: str, num_ops: int, seed: int) -> ComputationGraph:
       ProblemError: no such family, or too few ops.
     """
     if family not in FAMILIES:
-        raise ProblemError(f"unknown graph family {family!r}: {near(family, FAMILIES)}")
+        raise ProblemError(f"unknown graph family {family!r}: {suggest(family, FAMILIES)}")
     if num_ops < MIN_OPS:
         raise ProblemError(f"a benchmark graph of {num_ops} ops: must have at least {MIN_OPS}")
     rng = np.random.default_rng([seed, num_ops, list(FAMILIES).index(family)])

@@ -15,13 +15,13 @@ from jax.sharding import Mesh
 
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
 from graphrl.bench.report import Table
-from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, over_and_over
+from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, repeated_calls
 from graphrl.envs import specs
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, chosen, gene_choices, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, gene_choices, instances, to_beta_table
 from graphrl.solvers.chromosomes.brkga import run_batch
 
 ENV = "Proposal-v0"
-MOST_ENVS = 1 << 16
+MAX_ENVS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,10 @@ def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) ->
     keys, actions = _drawn(env, params, seed)
     sizes, coding = params.graph.sizes, env.distributions
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
-    table = chosen(choice.T, coding)
+    table = to_beta_table(choice.T, coding)
 
     arguments = keys, params.graph, env.problem, env.parameters, env.evaluations, table
-    return over_and_over(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
+    return repeated_calls(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
 
 
 def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> EnvRow:
@@ -100,7 +100,7 @@ ENVS = Bench(
     option="envs",
     what="env",
     unit="environment",
-    most=MOST_ENVS,
+    largest=MAX_ENVS,
     prepare=_programs,
     row=_row,
     table=Table(
@@ -117,7 +117,7 @@ ENVS = Bench(
         },
         section=lambda row: 0,
         title=lambda row: row.env,
-        labels=("environments at once", "proposals / s"),
+        labels=("parallel environments", "proposals / s"),
         point=lambda row: (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s),
     ),
 )

@@ -43,7 +43,7 @@ def configure(threads: int) -> None:
         jax.config.update("jax_num_cpu_devices", threads)
     jax.config.update("jax_enable_compilation_cache", False)
     if jax.default_backend() == "cpu" and len(jax.local_devices()) < threads:
-        raise ProblemError(f"{threads} threads need as many CPU devices of jax, which has {len(jax.local_devices())}")
+        raise ProblemError(f"{threads} threads need {threads} CPU devices, and jax has {len(jax.local_devices())}")
 
 
 def make_mesh(threads: int, graphs: int) -> Mesh:

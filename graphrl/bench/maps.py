@@ -21,7 +21,7 @@ from graphrl.agents.egrl.domain import domain, layers
 from graphrl.agents.egrl.network import networks
 from graphrl.bench.cases import Settings
 from graphrl.bench.report import Table
-from graphrl.bench.timing import EVERYWHERE, Bench, Prepared, Program, Sample, Timed, Timing, compile_program, timed
+from graphrl.bench.timing import REPLICATED, Bench, Prepared, Program, Sample, Timed, Timing, compile_program, timed
 from graphrl.costs.maps import device
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import PaddedMapProblem, pad
@@ -34,7 +34,7 @@ from graphrl.mesh import AXIS
 from graphrl.solvers.maps.task import evaluate_all, maps_of
 
 KERNEL, GENERATION = "kernel", "generation of EGRL"
-MOST_MAPS = 1 << 16
+MAX_MAPS = 1 << 16
 LARGEST_LEARNT = 64  # ops: a generation takes half a minute to compile, for each size
 AGREEMENT = 1e-5  # relative, of latencies in float32
 BY_MAP = PartitionSpec(None, AXIS)
@@ -59,9 +59,9 @@ def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -
       GraphrlError: kernel and host engine do not agree.
     """
     problem = _problem(settings, n)
-    asked = np.random.default_rng(settings.seed).integers(0, problem.memories, (count, 2 * problem.steps))
-    host, latency = _host(problem, asked)
-    programs = {KERNEL: _kernel(problem, asked, latency, mesh)}
+    requested = np.random.default_rng(settings.seed).integers(0, problem.memories, (count, 2 * problem.steps))
+    host, latency = _host(problem, requested)
+    programs = {KERNEL: _kernel(problem, requested, latency, mesh)}
     if first and n <= LARGEST_LEARNT:
         programs[GENERATION] = generation_program(problem, EgrlConfig(), settings.seed)
     return Prepared(programs, host)
@@ -85,55 +85,55 @@ def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> MapRow:
     )
 
 
-def _host(problem: MapProblem, asked: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
+def _host(problem: MapProblem, requested: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
     """Repeated runs of the host engine on maps `[p, 2n]`, and their latencies `[p]`."""
-    maps, given = maps_of(problem), np.empty_like(asked)
-    latency, moved = np.empty(len(asked)), np.empty(len(asked), np.int64)
-    evaluate_all(maps, asked, given, latency, moved)
+    maps, assigned = maps_of(problem), np.empty_like(requested)
+    latency, moved = np.empty(len(requested)), np.empty(len(requested), np.int64)
+    evaluate_all(maps, requested, assigned, latency, moved)
 
     def work(runs: int) -> int:
         for _ in range(runs):
-            evaluate_all(maps, asked, given, latency, moved)
-        return runs * len(asked)
+            evaluate_all(maps, requested, assigned, latency, moved)
+        return runs * len(requested)
 
     return timed(work), latency
 
 
-def _kernel(problem: MapProblem, asked: np.ndarray, latency: np.ndarray, mesh: Mesh) -> Program:
+def _kernel(problem: MapProblem, requested: np.ndarray, latency: np.ndarray, mesh: Mesh) -> Program:
     """Repeated runs of the kernel on the same maps in one program, the maps sharded over the mesh.
 
     Raises:
       GraphrlError: its latencies differ.
     """
     padded, n = pad(problem), problem.steps
-    room = np.zeros((2, padded.sizes.steps, len(asked)), np.int32)
-    room[:, :n] = asked.T.reshape(2, n, -1)
+    room = np.zeros((2, padded.sizes.steps, len(requested)), np.int32)
+    room[:, :n] = requested.T.reshape(2, n, -1)
 
-    def repeated(padded: PaddedMapProblem, weights: jax.Array, outputs: jax.Array, runs: jax.Array) -> Any:
-        def again(_: jax.Array, state: tuple) -> tuple:
+    def repeated_calls(padded: PaddedMapProblem, weights: jax.Array, outputs: jax.Array, runs: jax.Array) -> Any:
+        def repeat(_: jax.Array, state: tuple) -> tuple:
             # a memory of each kind depends on the last result: else XLA may hoist computations out of the loop
             (weights, outputs), costs = state
-            least = jnp.where(costs.latency[0] + costs.error[0] < 0, 0, MOST_MAPS)
-            asked = weights.at[0, 0].min(least), outputs.at[0, 0].min(least)
-            return asked, device.evaluate(padded, *asked)
+            least = jnp.where(costs.latency[0] + costs.error[0] < 0, 0, MAX_MAPS)
+            requested = weights.at[0, 0].min(least), outputs.at[0, 0].min(least)
+            return requested, device.evaluate(padded, *requested)
 
         empty = jax.tree.map(jnp.zeros_like, jax.eval_shape(device.evaluate, padded, weights, outputs))
-        return lax.fori_loop(0, runs, again, ((weights, outputs), empty))[1]
+        return lax.fori_loop(0, runs, repeat, ((weights, outputs), empty))[1]
 
-    specs = (EVERYWHERE, BY_MAP, BY_MAP, EVERYWHERE)
+    specs = (REPLICATED, BY_MAP, BY_MAP, REPLICATED)
     of_map = PartitionSpec(AXIS)
     costs: Any = device.DeviceMapCosts(BY_MAP, BY_MAP, of_map, of_map, of_map)  # type: ignore[arg-type]
-    spread = jax.shard_map(repeated, mesh=mesh, in_specs=specs, out_specs=costs, check_vma=False)
+    spread = jax.shard_map(repeated_calls, mesh=mesh, in_specs=specs, out_specs=costs, check_vma=False)
     weights, outputs = jax.device_put(tuple(room), NamedSharding(mesh, BY_MAP))
-    padded, once = jax.device_put((padded, jnp.int32(1)), NamedSharding(mesh, EVERYWHERE))
+    padded, once = jax.device_put((padded, jnp.int32(1)), NamedSharding(mesh, REPLICATED))
     compiled, compile_s = compile_program(spread, padded, weights, outputs, once)
     if not np.allclose(compiled(padded, weights, outputs, once).latency, latency, rtol=AGREEMENT, atol=0):
-        raise GraphrlError(f"kernel and host engine do not agree on maps of graph {problem.graph.name!r}")
+        raise GraphrlError(f"kernel and host engine disagree on maps of graph {problem.graph.name!r}")
 
     def work(runs: int) -> int:
-        times = jax.device_put(jnp.int32(runs), NamedSharding(mesh, EVERYWHERE))
+        times = jax.device_put(jnp.int32(runs), NamedSharding(mesh, REPLICATED))
         jax.block_until_ready(compiled(padded, weights, outputs, times))
-        return runs * len(asked)
+        return runs * len(requested)
 
     return Program(timed(work), compile_s)
 
@@ -174,7 +174,7 @@ MAPS = Bench(
     option="maps",
     what="maps",
     unit="map",
-    most=MOST_MAPS,
+    largest=MAX_MAPS,
     prepare=_programs,
     row=_row,
     table=Table(
@@ -190,7 +190,7 @@ MAPS = Bench(
         },
         section=lambda row: row.n,
         title=lambda row: "Memory maps a second",
-        labels=("maps at once", "maps / s"),
+        labels=("maps in a batch", "maps / s"),
         point=lambda row: ("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) if row.work == KERNEL else None,
     ),
 )

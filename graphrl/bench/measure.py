@@ -24,13 +24,13 @@ from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
 from graphrl.bench.timing import (
     BY_GRAPH,
     Costs,
+    Log,
     Program,
     Samples,
-    Say,
     compile_program,
     graphrl_evaluation,
     interleaved,
-    over_and_over,
+    repeated_calls,
     spread,
     timed,
     timed_fields,
@@ -120,13 +120,13 @@ def search_program(
     keys = jax.random.split(jax.random.key(seed), graphs)
     arguments = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(run, *arguments)
-    return Program(over_and_over(compiled, arguments, graphs * evaluations), compile_s)
+    return Program(repeated_calls(compiled, arguments, graphs * evaluations), compile_s)
 
 
 GRAPHRL, NUMBA = "graphrl", "numba"
 
 
-def measure(settings: Settings, say: Say) -> Iterator[list[Row]]:
+def measure(settings: Settings, log: Log) -> Iterator[list[Row]]:
     """Measures each case in turn: graphrl's row and, for decoding, the row of the same in numba.
 
     Raises:
@@ -136,16 +136,16 @@ def measure(settings: Settings, say: Say) -> Iterator[list[Row]]:
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
         for case in settings.cases():
-            yield _rows(settings, case, pinned, say)
+            yield _rows(settings, case, pinned, log)
 
 
-def _programs(work: Work, say: Say) -> dict[str, Program]:
-    say(f"preparing {GRAPHRL}")
+def _programs(work: Work, log: Log) -> dict[str, Program]:
+    log(f"preparing {GRAPHRL}")
     if work.case.search:
         return {GRAPHRL: graphrl_search(work)}
-    ours = graphrl_evaluation(work)
-    say(f"preparing {NUMBA}")
-    return {GRAPHRL: ours, NUMBA: compiled_evaluation(work)}
+    graphrl_program = graphrl_evaluation(work)
+    log(f"preparing {NUMBA}")
+    return {GRAPHRL: graphrl_program, NUMBA: compiled_evaluation(work)}
 
 
 def compiled_evaluation(work: Work) -> Program:
@@ -161,31 +161,31 @@ def compiled_evaluation(work: Work) -> Program:
     return Program(timed(evaluations), costs=Costs(*first), on_host=True)
 
 
-def _rows(settings: Settings, case: Case, pinned: bool, tell: Say) -> list[Row]:
+def _rows(settings: Settings, case: Case, pinned: bool, log_line: Log) -> list[Row]:
     """Compiles the programs of a case, compares their results, and times them in turns."""
 
-    def say(text: str) -> None:
-        tell(f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}: {text}")
+    def log(text: str) -> None:
+        log_line(f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}: {text}")
 
     work = Work(settings, case)
-    programs = _programs(work, say)
+    programs = _programs(work, log)
     check_agreement(programs)
     parts: dict[str, Program] = {}
     cached = None
     if case.search:
-        say("preparing graphrl's parts")  # for the shares of a run: its own work alone, and Beta proposals
+        log("preparing graphrl's parts")  # for the shares of a run: its own work alone, and Beta proposals
         parts = {"own": own_work(work), "beta": graphrl_search(work, proposals=True)}
         if not case.makespan:
-            say("starting processes with a compilation cache")
+            log("starting processes with a compilation cache")
             cached = cached_compile_seconds(work)
-    say(f"timing {', '.join(programs)}")
+    log(f"timing {', '.join(programs)}")
     runs = {name: program.run for name, program in (programs | parts).items()}
     samples = dict(zip(runs, interleaved(list(runs.values()), settings.repeats, settings.seconds), strict=True))
     rows = [_row(settings, case, method, program, samples, pinned) for method, program in programs.items()]
     if parts:
-        ours, own, beta = (samples[name].per_second(machine.clock(pinned)) for name in (GRAPHRL, "own", "beta"))
+        whole, own, beta = (samples[name].per_second(machine.clock(pinned)) for name in (GRAPHRL, "own", "beta"))
         rows[0] = dataclasses.replace(
-            rows[0], cached_compile_s=cached, own_share=ours / own, beta_share=1 - beta / ours
+            rows[0], cached_compile_s=cached, own_share=whole / own, beta_share=1 - beta / whole
         )
     return rows
 
@@ -200,23 +200,23 @@ def check_agreement(programs: Mapping[str, Program]) -> None:
     first = next(iter(costs), None)
     for method in costs:
         assert first is not None
-        for name, ours, theirs in zip(("makespan", "peak memory"), costs[first], costs[method], strict=True):
-            same = np.isclose(ours[: len(theirs)].astype(float), theirs.astype(float), rtol=1e-5, atol=0)
+        for name, expected, computed in zip(("makespan", "peak memory"), costs[first], costs[method], strict=True):
+            same = np.isclose(expected[: len(computed)].astype(float), computed.astype(float), rtol=1e-5, atol=0)
             if not same.all():
                 where = tuple(np.argwhere(~same)[0].tolist())
                 raise GraphrlError(
-                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} says {ours[where]} and "
-                    f"{method} {theirs[where]}: one of them is wrong"
+                    f"{name} of graph {where[0]}, chromosome {where[1]}: {first} computes {expected[where]} and "
+                    f"{method} {computed[where]}: one of them is wrong"
                 )
 
 
 def _row(
     settings: Settings, case: Case, method: str, program: Program, samples: Mapping[str, Samples], pinned: bool
 ) -> Row:
-    clock, ours = machine.clock(pinned), samples[method]
-    rate = ours.per_second(clock)
-    yardsticks = (name for name in samples if name not in (GRAPHRL, "own", "beta"))
-    fields = timed_fields(settings, pinned, program.compile_s, ours)
+    clock, timed_runs = machine.clock(pinned), samples[method]
+    rate = timed_runs.per_second(clock)
+    baselines = (name for name in samples if name not in (GRAPHRL, "own", "beta"))
+    fields = timed_fields(settings, pinned, program.compile_s, timed_runs)
     if program.on_host:
         fields |= {"device_kind": machine.cpu_name(), "compile_s": None}
     return Row(
@@ -229,11 +229,11 @@ def _row(
         devices=DEVICES,
         transfer=case.transfer,
         objective=case.objective if case.search else None,
-        evaluations=ours.evaluations,
-        wall_s=ours.median("wall"),
-        cpu_s=ours.median("cpu"),
+        evaluations=timed_runs.evaluations,
+        wall_s=timed_runs.median("wall"),
+        cpu_s=timed_runs.median("cpu"),
         evaluations_per_s=rate,
-        ratios={name: rate / samples[name].per_second(clock) for name in yardsticks},
+        ratios={name: rate / samples[name].per_second(clock) for name in baselines},
     )
 
 

@@ -31,7 +31,7 @@ from graphrl.decoding.beam import beam
 from graphrl.decoding.rollout import Rollout, greedy, sample
 from graphrl.envs.compile.generator import CompileParams
 from graphrl.envs.compile.generator import instances as compile_instances
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import observe
 from graphrl.envs.ordering import instances as ordering_instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
@@ -41,8 +41,8 @@ from graphrl.learning.ppo.settings import likeliest
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import LANES, Drawing
 
-MOST_GRAPHS = 4096
-DECIDING, LEARNING = "deciding", "learning"
+MAX_GRAPHS = 4096
+DECISIONS_WORK, LEARNING = "deciding", "learning"
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
@@ -52,7 +52,7 @@ SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
 SPREAD = 5.0  # of the priorities: alpha of eq. 17
 
 DEVICES = 8
-GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), slowness=(0.0,), rounds=1)
+GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), communication_ratios=(0.0,), rounds=1)
 DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes on a core
 
 
@@ -72,7 +72,7 @@ class OrderRow(Timing):
 class DecisionRow(Timing):
     """Measurement of decisions, or of policy updates (without the first, which compiles), on a batch of graphs."""
 
-    work: str  # `DECIDING` or `LEARNING`
+    work: str  # `DECISIONS_WORK` or `LEARNING`
     n: int  # ops of each graph
     graphs: int  # in a batch
     per_s: float  # decisions of a graph, or updates, by the median
@@ -138,7 +138,7 @@ def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
 def _decision_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
     """Programs of decisions by an untrained network and, up to `DECISIONS_LEARNT` ops, of learning."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
-    programs = {DECIDING: _deciding(graphs, mesh, settings.seed)}
+    programs = {DECISIONS_WORK: _deciding(graphs, mesh, settings.seed)}
     if n <= DECISIONS_LEARNT:
         sizes = compile_instances(graphs, [GO.problem] * count).graph.sizes
         programs[LEARNING] = _learning(go.learner(GO), go.batch(GO, graphs, sizes), mesh, settings.seed, 1)
@@ -153,10 +153,10 @@ def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
     rows = compile_instances(graphs, [Problem("makespan", DEVICES)] * len(graphs), levels=GO.levels)
     policy, tasks = networks(GO.network).policy, GO.network.tasks
     one = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
-    params = policy.init(jax.random.key(seed), seen(one, one.start, tasks, SENDS))
+    params = policy.init(jax.random.key(seed), observe(one, one.start, tasks, sends=SENDS))
 
     def decide(row: CompileParams) -> dict[str, jax.Array]:
-        chosen: dict[str, jax.Array] = likeliest(policy.apply(params, seen(row, row.start, tasks, SENDS)))
+        chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks, sends=SENDS)))
         return chosen
 
     return mapped_program(lambda rows: jax.lax.map(decide, rows), (rows,), mesh, len(graphs))
@@ -190,7 +190,7 @@ ORDERS = Bench(
     option="orders",
     what="orders",
     unit="graph",
-    most=MOST_GRAPHS,
+    largest=MAX_GRAPHS,
     prepare=_order_programs,
     row=_order_row,
     table=Table(
@@ -216,7 +216,7 @@ DECISIONS = Bench(
     option="decisions",
     what="decisions",
     unit="graph",
-    most=MOST_GRAPHS,
+    largest=MAX_GRAPHS,
     prepare=_decision_programs,
     row=_decision_row,
     table=Table(

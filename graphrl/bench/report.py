@@ -70,18 +70,18 @@ def print_table(rows: Sequence[Row]) -> None:
     table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "graphs", "case", *columns)
     cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
     for case, following in zip(cases, (*cases[1:], None), strict=True):
-        ours = case[0]
+        own = case[0]
         rates = {row.method: row.evaluations_per_s for row in case}
-        figures = *map(rates.get, methods), *map(ours.ratios.get, methods[1:])
-        last = following is None or following[0].n != ours.n
+        figures = *map(rates.get, methods), *map(own.ratios.get, methods[1:])
+        last = following is None or following[0].n != own.n
         table.add_row(
-            *(f"{ours.n:,}", f"{ours.graphs:,}", title(ours), *map(_rounded, figures), f"{ours.compile_s:.1f}"),
+            *(f"{own.n:,}", f"{own.graphs:,}", title(own), *map(_rounded, figures), f"{own.compile_s:.1f}"),
             end_section=last,
         )
     console.print(table)
     searches = [row for row in rows if row.own_share is not None]
     if searches:
-        table = make_table("graphrl's BRKGA runs", "ops", "case", "own work", "Beta draws", "compile s, cached")
+        table = make_table("BRKGA runs of graphrl", "ops", "case", "own work", "Beta draws", "compile s, cached")
         for row in searches:
             cached = "-" if row.cached_compile_s is None else f"{row.cached_compile_s:.1f}"
             table.add_row(f"{row.n:,}", title(row), f"{row.own_share:.0%}", f"{row.beta_share:.0%}", cached)
@@ -110,7 +110,7 @@ def _rounded(figure: float | None) -> str:
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
     """Writes a PNG: evaluations a second against ops, one line per method, one panel per case."""
-    points = [(f"{title(row)}; {row.graphs} at once", row.method, row.n, row.evaluations_per_s) for row in rows]
+    points = [(f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 
 

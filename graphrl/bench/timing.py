@@ -25,9 +25,9 @@ from graphrl.costs.device.evaluate import evaluate
 from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
-BY_GRAPH, EVERYWHERE = PartitionSpec("graphs"), PartitionSpec()
+BY_GRAPH, REPLICATED = PartitionSpec("graphs"), PartitionSpec()
 _MAX_RUNS = 100_000
-Say = Callable[[str], None]  # receives the present activity, for a progress line
+Log = Callable[[str], None]  # receives the present activity, for a progress line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Prepared(NamedTuple):
     """Programs by their work, and the yardstick for their rates."""
 
     programs: Mapping[str, Program]
-    yardstick: Callable[[int], Sample] | None = None
+    baseline: Callable[[int], Sample] | None = None
 
 
 class Timed(NamedTuple):
@@ -129,7 +129,7 @@ class Bench:
       option: of the command, whose values are the batch sizes.
       what: name of the measurement in rows.
       unit: of the batch sizes, in the singular.
-      most: the largest batch size.
+      largest: the largest batch size.
       prepare: (settings, ops, batch size, mesh, whether it is the first size) -> the programs to time.
       row: (settings, a timed program, fields of a `Timing`) -> a row.
       table: presentation of the rows.
@@ -138,41 +138,41 @@ class Bench:
     option: str
     what: str
     unit: str
-    most: int
+    largest: int
     prepare: Callable[[Settings, int, int, Mesh, bool], Prepared]
     row: Callable[[Settings, Timed, dict[str, Any]], Timing]
     table: Table
 
-    def measure(self, settings: Settings, counts: Sequence[int], say: Say) -> Iterator[list[Timing]]:
+    def measure(self, settings: Settings, counts: Sequence[int], log: Log) -> Iterator[list[Timing]]:
         """Rows for each size of graphs and each of the counts.
 
         Args:
           settings: of the run.
           counts: batch sizes.
-          say: receives progress (`Say`).
+          log: receives progress (`Log`).
 
         Raises:
           ProblemError: a count is out of range or given twice, or jax has fewer devices than threads.
           GraphrlError: two programs compute different results.
         """
-        if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.most:
+        if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.largest:
             have = clipped(", ".join(map(str, counts))) or "empty"
-            raise ProblemError(f"{self.option} is {have}: must name numbers from 1 to {self.most}, each once")
+            raise ProblemError(f"{self.option} is {have}: must be different numbers from 1 to {self.largest}")
         with machine.pinned(settings.threads) as pinned:
             machine.configure(settings.threads)
             for ops in settings.sizes:
                 for count in counts:
-                    yield self._rows(settings, ops, count, count == counts[0], pinned, say)
+                    yield self._rows(settings, ops, count, count == counts[0], pinned, log)
 
-    def _rows(self, settings: Settings, ops: int, count: int, first: bool, pinned: bool, say: Say) -> list[Timing]:
+    def _rows(self, settings: Settings, ops: int, count: int, first: bool, pinned: bool, log: Log) -> list[Timing]:
         title = f"n = {ops}, {count} {self.unit}{'s' * (count > 1)}"
-        say(f"{title}: preparing")
+        log(f"{title}: preparing")
         mesh = machine.make_mesh(settings.threads, count)
-        programs, yardstick = self.prepare(settings, ops, count, mesh, first)
-        say(f"{title}: timing")
-        runs = [program.run for program in programs.values()] + ([] if yardstick is None else [yardstick])
+        programs, baseline = self.prepare(settings, ops, count, mesh, first)
+        log(f"{title}: timing")
+        runs = [program.run for program in programs.values()] + ([] if baseline is None else [baseline])
         samples, clock = interleaved(runs, settings.repeats, settings.seconds), machine.clock(pinned)
-        base = 1.0 if yardstick is None else samples[-1].per_second(clock)
+        base = 1.0 if baseline is None else samples[-1].per_second(clock)
         rows = []
         for (work, program), taken in zip(programs.items(), samples, strict=False):
             rate = taken.per_second(clock)
@@ -242,21 +242,21 @@ def evaluation_program(
       costs: (graphs with leading axis s, genes `[s, ...]`) -> makespan `[s, p]` and peak `[s, p, d]`.
     """
 
-    def repeated(group: Any, genes: jax.Array, runs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def again(_: jax.Array, state: tuple) -> tuple:
+    def run_repeatedly(group: Any, genes: jax.Array, runs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def repeat(_: jax.Array, state: tuple) -> tuple:
             # one gene depends on the last result: else XLA may hoist the computation out of the loop
             genes, (makespan, peak) = state
             total = makespan.sum() + peak.sum()
             genes = genes.at[(0,) * genes.ndim].min(jnp.where(total < 0, 0.0, 1.0))
             return genes, costs(group, genes)
 
-        return lax.fori_loop(0, runs, again, (genes, empty(group, genes)))[1]
+        return lax.fori_loop(0, runs, repeat, (genes, empty(group, genes)))[1]
 
     def empty(group: Any, genes: jax.Array) -> Any:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(costs, group, genes))
 
     batch, genes = jax.device_put((batch, genes), NamedSharding(mesh, BY_GRAPH))
-    compiled, compile_s = compile_program(spread(repeated, mesh), batch, genes, _replicated(1, mesh))
+    compiled, compile_s = compile_program(spread(run_repeatedly, mesh), batch, genes, _replicated(1, mesh))
     makespan, peak = jax.device_get(compiled(batch, genes, _replicated(1, mesh)))
 
     def work(runs: int) -> int:
@@ -274,7 +274,7 @@ def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, e
     local = jax.shard_map(function, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
     arguments = jax.device_put(arguments, NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(local, *arguments)
-    return Program(over_and_over(compiled, arguments, evaluations), compile_s)
+    return Program(repeated_calls(compiled, arguments, evaluations), compile_s)
 
 
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
@@ -286,7 +286,7 @@ def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
         return jax.tree.map(lambda x: x[:, 0], results)
 
     local = one_by_one if mesh.devices.flat[0].platform == "cpu" else function
-    specs = (BY_GRAPH, BY_GRAPH, EVERYWHERE)
+    specs = (BY_GRAPH, BY_GRAPH, REPLICATED)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
 
 
@@ -297,7 +297,7 @@ def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Call
     return compiled, time.perf_counter() - started
 
 
-def over_and_over(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
+def repeated_calls(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
     """Times repeated calls of a function with the same arguments; `evaluations` are those of one call."""
 
     def work(runs: int) -> int:
@@ -309,4 +309,4 @@ def over_and_over(function: Callable[..., Any], arguments: Any, evaluations: int
 
 
 def _replicated(value: int, mesh: Mesh) -> jax.Array:
-    return jax.device_put(jnp.int32(value), NamedSharding(mesh, EVERYWHERE))
+    return jax.device_put(jnp.int32(value), NamedSharding(mesh, REPLICATED))

@@ -1,4 +1,4 @@
-"""`graphrl bench`: evaluations a second on this machine."""
+"""`graphrl bench`: throughput of environments, decoders, memory maps, networks and the search on this machine."""
 
 import argparse
 import os
@@ -8,50 +8,48 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from graphrl.commands.common import check_outputs, option
+from graphrl.commands.common import check_outputs, integer, option
 from graphrl.commands.progress import case_bar
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
 from graphrl.process import count_cores
-from graphrl.units import whole_number
+from graphrl.units import parse_integer
 
 if TYPE_CHECKING:
     from graphrl.bench.cases import Measured, Settings
 
-DESCRIPTION = """Measure the throughput of the search on this machine: decoding and costing populations of 100
-chromosomes, beside the same in numba, as an expert would write it for a CPU, and whole BRKGA runs of about 5,000
-evaluations a graph, on random graphs of three families and 2 to 3 edges an op, on two devices. The first lines are
-of one graph and of 64 at once.
+DESCRIPTION = """Measure the throughput of environments, decoders, maps, networks or the search on this machine.
 
-With --envs, the throughput of an environment instead: steps of Proposal-v0 a second (the proposals of a BRKGA
-run, evaluated) for numbers of environments at once, against run_batch on the same graphs.
+  --envs       steps a second of Proposal-v0 (each evaluates the proposals of a BRKGA run) in several parallel
+               environments, compared with run_batch on the same graphs
+  --orders     orders a second that the decoders (greedy, 16 samples, a beam of 16) make for batches of layered
+               graphs, compared with random-priority orders; up to 512 ops also updates a second of Topoformer
+  --maps       memory maps made valid and evaluated a second, on ResNet-50 (57 ops), ResNet-101 (108), BERT (376) and
+               layered graphs (other sizes), compared with the compiled host code; up to 64 ops also generations of
+               EGRL
+  --decisions  decisions a second of GO's network: a device and a priority for every op of layered graphs, on 8
+               devices; up to 1,000 ops also updates of its policy
+  (none)       evaluations a second of the search: decoding and costing of 100 chromosomes, compared with numba code,
+               and BRKGA runs of about 5,000 evaluations, on random graphs of three families on two devices; the
+               first lines are of one graph and of a batch of 64"""
 
-With --orders, that of the decoders of priorities: complete orders a second of layered graphs (greedy, 16 samples,
-a beam of 16) for numbers of graphs at once, against drawing random-priority orders; and, up to 512 ops, of updates
-of Topoformer's policy, each from several orders a graph.
-
-With --maps, that of memory maps: maps made valid and costed a second on ResNet-50 (57 ops), ResNet-101 (108), BERT
-(376) and layered graphs (all other sizes), for numbers of maps at once, against the compiled host engine; and, up to
-64 ops, of generations of EGRL.
-
-With --decisions, that of GO's network: decisions a second of device and priority of every op of layered graphs, on 8
-devices, for numbers of graphs at once; and, up to 1,000 ops, of updates of its policy."""
-
-HOW = """how it is measured: programs take turns, samples last about 0.2 s or more, rates are by the median sample.
-With one thread the process is pinned to one core and CPU time counts, else wall time. With more threads,
-each has a host device of its own and its share of the graphs. Compile seconds are without a cache;
-"cached" are those of a second process with one. Costs are compared before anything is timed."""
-
-EXAMPLES = f"""{HOW}
-
-examples:
-  graphrl bench
-  graphrl bench --threads 1 --sizes 512 --transfers free
+EXAMPLES = """examples:
   graphrl bench --envs 1,8,64 --sizes 128,512
+      steps a second of 1, 8 and 64 parallel environments, on graphs of 128 and 512 ops
+  graphrl bench
+      evaluations a second of the search, on all cores
+  graphrl bench --threads 1 --sizes 512 --transfers free
+      the same on one core, for one size
   graphrl bench --orders --threads 1 --output results
+      orders a second, with results/bench.jsonl and a picture
   graphrl bench --maps 22,256 --threads 1
-  graphrl bench --decisions --sizes 1000,10000,50000 --threads 1"""
+  graphrl bench --decisions --sizes 1000,10000,50000 --threads 1
+
+measurement: programs take turns, a sample takes 0.2 s or more, rates are of the median sample. With one thread the
+process is pinned to a core and CPU time counts, else wall time. With more threads, each has a host device and its share
+of the graphs. Compile seconds are without a cache, "cached" those of a second process with one. Costs are compared
+before anything is timed."""
 
 
 class Kind(NamedTuple):
@@ -60,74 +58,51 @@ class Kind(NamedTuple):
     bench: str  # the `Bench`, by name
     counts: tuple[int, ...]  # default batch sizes
     sizes: tuple[int, ...]  # default numbers of ops of graphs
-    what: str  # for the help
-    refused: tuple[str, ...]  # options that it does not take
-    why: str
+    batch: str  # that is measured, for the help
+    refused: tuple[str, ...] = ("graphs", "transfers")  # options that it does not take
 
 
 KINDS = {
-    "envs": Kind(
-        "graphrl.bench.envs:ENVS",
-        (1, 4, 16, 64),
-        (128,),
-        "an environment, so many",
-        ("graphs",),
-        "measures Proposal-v0 alone",
-    ),
-    "orders": Kind(
-        "graphrl.bench.policies:ORDERS",
-        (1, 4, 16),
-        (128, 512, 2048),
-        "the decoders of orders and learning, so many graphs",
-        ("graphs", "transfers"),
-        "measures decoders on one device",
-    ),
-    "maps": Kind(
-        "graphrl.bench.maps:MAPS",
-        (1, 22, 256, 4096),
-        (57, 108, 376, 2000),
-        "memory maps and EGRL, so many maps",
-        ("graphs", "transfers"),
-        "measures memory maps on one chip",
-    ),
-    "decisions": Kind(
-        "graphrl.bench.policies:DECISIONS",
-        (1,),
-        (1000, 10_000),
-        "GO's network and its learning, so many graphs",
-        ("graphs", "transfers"),
-        "measures GO's network on 8 devices",
-    ),
+    "envs": Kind("graphrl.bench.envs:ENVS", (1, 4, 16, 64), (128,), "parallel environments", ("graphs",)),
+    "orders": Kind("graphrl.bench.policies:ORDERS", (1, 4, 16), (128, 512, 2048), "graphs in a batch of the decoders"),
+    "maps": Kind("graphrl.bench.maps:MAPS", (1, 22, 256, 4096), (57, 108, 376, 2000), "memory maps in a batch"),
+    "decisions": Kind("graphrl.bench.policies:DECISIONS", (1,), (1000, 10_000), "graphs in a batch of GO's network"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    number = option(whole_number)
     defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
     parser.add_argument(
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help=f"ops of graphs (default: 64,128,512,2048; {defaults})",
+        help=f"ops of the graphs (default: 64,128,512,2048; {defaults})",
     )
-    parser.add_argument("--threads", type=number, metavar="N", help="CPU threads (default: all cores)")
-    parser.add_argument("--repeats", type=number, metavar="N", help="samples of each method (default: 5; --quick: 2)")
+    parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
+    parser.add_argument("--repeats", type=integer, metavar="N", help="samples for each rate (default: 5; --quick: 2)")
     parser.add_argument(
-        "--graphs", type=number, default=0, metavar="N", help="at once, but in the headline (default: 3 a thread)"
+        "--graphs",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="graphs in a batch, except in the first lines (default: 3 a thread)",
     )
     parser.add_argument(
-        "--transfers", type=_names, metavar="T,...", help="default: free,rendezvous,link; --envs: rendezvous"
+        "--transfers",
+        type=_names,
+        metavar="T,...",
+        help="transfers (default: free,rendezvous,link; --envs: rendezvous)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="two cases a size and short samples: does everything work?"
+        "--quick", action="store_true", help="two cases for each size and short samples, as a check that it works"
     )
-    parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png there")
-    parser.add_argument("--seed", type=number, default=0, metavar="N", help="of everything random (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print JSON lines, for machines, in place of a table")
+    parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png into this folder")
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     others = parser.add_mutually_exclusive_group()
     for name, kind in KINDS.items():
-        text = f"measure {kind.what} at once ({','.join(map(str, kind.counts))})"
+        text = f"numbers of {kind.batch} (default: {','.join(map(str, kind.counts))})"
         others.add_argument(
             f"--{name}", type=option(_numbers), nargs="?", const=kind.counts, metavar="N,...", help=text
         )
@@ -145,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
     rows: list[Measured] = []
     interrupted = False
     try:
-        with case_bar(measured.cases) as say:
-            for case in measured.rows(say):
+        with case_bar(measured.cases) as report:
+            for case in measured.rows(report):
                 rows += case
                 if args.json:
                     print(json_lines(case), end="", flush=True)
@@ -160,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
         write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
         write_atomically(folder / "bench.png", lambda file: measured.plot(rows, file), binary=True)
     if interrupted:
-        print("graphrl: interrupted: these are the cases until then", file=sys.stderr)
+        print("graphrl: interrupted: these are the cases so far", file=sys.stderr)
     return int(interrupted)
 
 
@@ -178,11 +153,13 @@ def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -
     if name is not None:
         bench = pkgutil.resolve_name(KINDS[name].bench)
         cases = len(settings.sizes) * len(counts)
-        return _Measured(cases, lambda say: bench.measure(settings, counts, say), bench.table.print, bench.table.plot)
+        return _Measured(
+            cases, lambda report: bench.measure(settings, counts, report), bench.table.print, bench.table.plot
+        )
     from graphrl.bench.measure import measure
     from graphrl.bench.report import print_table, write_plot
 
-    return _Measured(len(list(settings.cases())), lambda say: measure(settings, say), print_table, write_plot)
+    return _Measured(len(list(settings.cases())), lambda report: measure(settings, report), print_table, write_plot)
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
@@ -196,38 +173,32 @@ def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
 
     check_seed(args.seed)
     if name is not None:
-        kind = KINDS[name]
-        for other in kind.refused:
+        for other in KINDS[name].refused:
             if getattr(args, other):
-                raise GraphrlError(f"--{other} does not go with --{name}, which {kind.why}")
-        args.sizes = kind.sizes if args.sizes is None else args.sizes
+                raise GraphrlError(f"--{other} does not go with --{name}: leave it out")
+        args.sizes = KINDS[name].sizes if args.sizes is None else args.sizes
     if name == "envs" and args.transfers is None:
         args.transfers = ("rendezvous",)
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
-    given = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers}
+    options = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers}
     return Settings(
         threads=count_cores() if args.threads is None else args.threads,
         graphs=args.graphs,
         quick=args.quick,
         seed=args.seed,
-        **{**quick, **{name: value for name, value in given.items() if value is not None}},
+        **{**quick, **{name: value for name, value in options.items() if value is not None}},
     )
 
 
 def _folder(path: str) -> Path:
-    """The folder of the output files, created if it does not exist.
-
-    Raises:
-      GraphrlError: the path is a file, or nothing can be written there.
-    """
+    """Creates the folder of the output files. Raises GraphrlError if nothing can be written there."""
     folder = make_folder(path)
-    files = {name: str(folder / name) for name in ("bench.jsonl", "bench.png")}
-    check_outputs(files, os.devnull)
+    check_outputs({name: str(folder / name) for name in ("bench.jsonl", "bench.png")}, os.devnull)
     return folder
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(whole_number(part) for part in _names(text))
+    return tuple(parse_integer(part) for part in _names(text))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Shared code of the commands: options, output files, printing, and the compilation cache.
 
-Output files are checked before the search. `write_answer` saves an answer elsewhere if its file cannot be written, so
-that a long search is not lost. The compilation cache is on disk (`keep_compiled`): a second process reuses the programs
-that the first one compiled.
+Output files are checked before the search. `write_result` saves a result elsewhere if its file cannot be written, so
+that a long search is not lost. `enable_compilation_cache` keeps compiled programs on disk for other processes.
 """
 
 import argparse
@@ -13,141 +12,26 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import PICTURES, cache_folder, descriptor_of, shown
+from graphrl.files import PICTURES, cache_folder, descriptor_of, quote_path
 from graphrl.graphs.graph import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
 from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.plan import Plan
-from graphrl.units import parse_bytes, parse_rate, parse_seconds, whole_number
+from graphrl.units import parse_bytes, parse_integer, parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from graphrl.plan.memory_map import MemoryMap
 
 
 T = TypeVar("T")
-
-
-def add_common(parser: argparse.ArgumentParser, *, seed: str = "of everything random (default: 0)") -> None:
-    """Adds --seed and --json, which every command takes."""
-    parser.add_argument("--seed", type=option(whole_number), default=0, metavar="N", help=seed)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines, in place of a table")
-
-
-def add_model(
-    parser: argparse.ArgumentParser,
-    *,
-    chip: str = "what gives ops of ONNX and HLO files their run times (others have their own)",
-) -> None:
-    """Adds the options for reading a model file; `chip` is the help of --chip."""
-    parser.add_argument(
-        "--chip",
-        type=option(_chip),
-        default=DEFAULT_CHIP,
-        metavar="CHIP",
-        help=f"{chip}: one of {', '.join(CHIPS)}, or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us (default: "
-        f"{DEFAULT_CHIP})",
-    )
-    add_reading(parser)
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds --dim, for dimensions that ONNX models leave open, and --read-limits."""
-    parser.add_argument(
-        "--dim",
-        action=_Dimensions,
-        type=option(_dimension),
-        default=[],
-        metavar="NAME=SIZE",
-        help="size, from 0, of a dimension that an ONNX model leaves open, by name (batch=8) or by tensor and axis "
-        "(input_ids:1=128); may be given again, for another",
-    )
-    parser.add_argument(
-        "--read-limits",
-        type=option(_read_limits),
-        default=DEFAULT_LIMITS,
-        metavar="S,BYTES",
-        help="time and memory that ONNX's and XLA's own code may take to read a file, in a process of its own; a "
-        "gzipped file may unpack to as many bytes (default: 60s,4GB)",
-    )
-
-
-def add_problem(group: Any) -> None:
-    """Adds the options of a `Problem`, which `problem_of` reads."""
-    group.add_argument("--objective", choices=get_args(Objective), default="peak_memory", help="default: peak_memory")
-    group.add_argument(
-        "--devices",
-        type=option(whole_number),
-        metavar="N",
-        help="identical ones but for CPUs (default: 1; with --objective max_load those that the model's file names)",
-    )
-    group.add_argument(
-        "--cpus",
-        type=option(whole_number),
-        metavar="N",
-        help="how many of the devices, the last ones, are CPUs (default: none, or as the file says); only with "
-        "--objective max_load",
-    )
-    group.add_argument(
-        "--transfer",
-        choices=("rendezvous", "free", "link"),
-        default="rendezvous",
-        help="whom a transfer occupies: both devices (default), nobody, or the sender's link",
-    )
-    group.add_argument(
-        "--latency", type=option(parse_seconds), default=0.0, metavar="S", help="of a transfer, for example 10us"
-    )
-    group.add_argument(
-        "--bandwidth",
-        type=option(parse_rate),
-        default=math.inf,
-        metavar="B/s",
-        help="of a transfer, for example 50GB/s",
-    )
-    group.add_argument(
-        "--memory-limit",
-        type=option(parse_bytes),
-        metavar="BYTES",
-        help="of each device, for example 16GiB; with --objective makespan or max_load",
-    )
-    group.add_argument("--resident-weights", action="store_true", help="count the weights on the devices of their ops")
-
-
-def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
-    """The problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
-
-    Raises:
-      ProblemError: a value is out of range.
-    """
-    return Problem.on(machine, **{field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)})
-
-
-def add_budget(
-    group: Any, *, of: str = "", clock: str = "compilation included", default: str = f"{DEFAULT_SECONDS:g}"
-) -> None:
-    """Adds --evaluations and --seconds; `make_budget` takes them.
-
-    Args:
-      group: to add them to.
-      of: owner of the budget, at the end of a clause (" in each run").
-      clock: parts of the work that the seconds include.
-      default: budget if neither is given.
-    """
-    group.add_argument(
-        "--evaluations", type=option(whole_number), metavar="N", help=f"decode and cost at most so many solutions{of}"
-    )
-    group.add_argument(
-        "--seconds",
-        type=option(parse_seconds),
-        metavar="S",
-        help=f"search for at most so long{of}, {clock} (default, without --evaluations: {default})",
-    )
 
 
 def option(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -162,27 +46,145 @@ def option(parse: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
+integer, size, rate, seconds = (option(parse) for parse in (parse_integer, parse_bytes, parse_rate, parse_seconds))
+
+
+def add_common(parser: argparse.ArgumentParser, *, seed: str = "random seed (default: 0)") -> None:
+    """Adds --seed and --json, which every command takes."""
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help=seed)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def add_model(
+    parser: argparse.ArgumentParser, *, chip: str = "chip for predicted run times of ONNX and HLO files"
+) -> None:
+    """Adds the options for reading a model file; `chip` is the help of --chip."""
+    group = add_reading(parser)
+    known = f"{', '.join(CHIPS)}, or another one as FLOP/s,BYTES/s,LAUNCH, for example 300e12,2TB/s,4us"
+    text = f"{chip}: {known} (default: {DEFAULT_CHIP})"
+    group.add_argument("--chip", type=option(_chip), default=DEFAULT_CHIP, metavar="CHIP", help=text)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> Any:
+    """Adds --dim, for dimensions that ONNX models leave open, and --read-limits; returns their group."""
+    group = parser.add_argument_group("model file")
+    group.add_argument(
+        "--dim",
+        action=_Dimensions,
+        type=option(_dimension),
+        default=[],
+        metavar="NAME=SIZE",
+        help="size of a symbolic dimension of an ONNX model, by name (batch=8) or by tensor and axis "
+        "(input_ids:1=128); may be repeated",
+    )
+    group.add_argument(
+        "--read-limits",
+        type=option(_read_limits),
+        default=DEFAULT_LIMITS,
+        metavar="S,BYTES",
+        help="time and memory limits for parsing an ONNX or XLA file, which runs in another process; BYTES also limits "
+        "the unpacked size of a gzipped file (default: 60s,4GB)",
+    )
+    return group
+
+
+def add_problem(group: Any) -> None:
+    """Adds the options of a `Problem`, which `problem_of` reads."""
+    group.add_argument(
+        "--objective",
+        choices=get_args(Objective),
+        default="peak_memory",
+        help="value to minimise: peak memory in bytes (default), makespan (seconds of one run), or the largest load of "
+        "a device in pipelined execution (seconds)",
+    )
+    group.add_argument(
+        "--devices", type=integer, metavar="N", help="number of devices (default: 1; for max_load, as in the file)"
+    )
+    group.add_argument(
+        "--cpus", type=integer, metavar="N", help="number of devices that are CPUs, the last ones; only for max_load"
+    )
+    group.add_argument(
+        "--transfer",
+        choices=("rendezvous", "free", "link"),
+        default="rendezvous",
+        help="what a transfer occupies: both devices (rendezvous, default), nothing (free) or the sender's link (link)",
+    )
+    group.add_argument(
+        "--latency", type=seconds, default=0.0, metavar="S", help="latency of a transfer, such as 10us (default: 0)"
+    )
+    group.add_argument(
+        "--bandwidth", type=rate, default=math.inf, metavar="B/s", help="of a transfer, such as 50GB/s (default: inf)"
+    )
+    group.add_argument(
+        "--memory-limit", type=size, metavar="BYTES", help="memory of each device, such as 16GiB (not for peak_memory)"
+    )
+    group.add_argument(
+        "--resident-weights", action="store_true", help="count weights in the memory of the devices that use them"
+    )
+
+
+def methods_help(methods: Iterable[str], kinds: Mapping[str, str]) -> str:
+    """Lists methods for the help of a command: by kind, as `methods.KINDS`; those without a kind are agents."""
+    by_kind = {kind.replace("`", ""): names.split() for kind, names in kinds.items()}
+    kind_of = {name: kind for kind, names in by_kind.items() for name in names}
+    groups: dict[str, list[str]] = {kind: [] for kind in (*by_kind, "agent")}
+    for name in methods:
+        groups[kind_of.get(name, "agent")].append(name)
+    wrapper = textwrap.TextWrapper(118, subsequent_indent=22 * " ", break_on_hyphens=False)
+    lines = [wrapper.fill(f"  {kind:20}{', '.join(names)}") for kind, names in groups.items()]
+    return "\n".join(["methods (see Methods in the documentation; some take options: NAME:OPTION=VALUE,...):", *lines])
+
+
+def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
+    """The problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
+
+    Raises:
+      ProblemError: a value is out of range.
+    """
+    return Problem.on(machine, **{field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)})
+
+
+def add_budget(
+    group: Any, *, scope: str = "", clock: str = "including compilation", default: str = f"{DEFAULT_SECONDS:g} s"
+) -> None:
+    """Adds --evaluations and --seconds; `make_budget` takes them.
+
+    Args:
+      group: to add them to.
+      scope: work that the budget limits, at the end of a clause (" of each run").
+      clock: parts of the work that the seconds include.
+      default: budget if neither is given.
+    """
+    group.add_argument("--evaluations", type=integer, metavar="N", help=f"maximum number of evaluated solutions{scope}")
+    group.add_argument(
+        "--seconds",
+        type=seconds,
+        metavar="S",
+        help=f"maximum search time{scope}, {clock}, such as 500ms or 2min (default without --evaluations: {default})",
+    )
+
+
 def _chip(text: str) -> Chip:
     """A known chip by name, or a user's chip by its figures."""
     figures = text.split(",")
-    if len(figures) == 1:
+    if len(figures) == 1 and not text[:1].isdigit():
         return find_chip(text)
-    if len(figures) > 3:
-        raise ProblemError(f"{text!r} is neither a chip's name nor FLOP/s,BYTES/s,LAUNCH")
+    if len(figures) not in (2, 3):
+        raise ProblemError(f"{text!r} is no chip: write a name, or FLOP/s,BYTES/s,LAUNCH as in 300e12,2TB/s,4us")
     launch = parse_seconds(figures[2]) if len(figures) == 3 else 0.0
     try:
         return Chip(text, float(figures[0]), parse_rate(figures[1]), launch)
     except ValueError as error:
-        raise (
-            error if isinstance(error, GraphrlError) else ProblemError(f"{figures[0]!r} is no number of FLOP/s")
-        ) from None
+        if isinstance(error, GraphrlError):
+            raise
+        raise ProblemError(f"{figures[0]!r} is no number of FLOP/s: write for example 300e12") from None
 
 
 def _read_limits(text: str) -> ReadLimits:
-    seconds, comma, memory = text.partition(",")
+    time, comma, memory = text.partition(",")
     if not comma:
         raise ProblemError(f"{text!r} is not S,BYTES: write for example 5min,16GB")
-    return ReadLimits(parse_seconds(seconds), parse_bytes(memory))
+    return ReadLimits(parse_seconds(time), parse_bytes(memory))
 
 
 class _Dimensions(argparse.Action):
@@ -193,15 +195,15 @@ class _Dimensions(argparse.Action):
     ) -> None:
         earlier: list[tuple[str, int]] = getattr(namespace, self.dest)
         if value[0] in dict(earlier):
-            parser.error(f"argument {flag}: {value[0]!r} is given twice: one size is needed")
+            parser.error(f"argument {flag}: {value[0]!r} is given twice: give each dimension one size")
         setattr(namespace, self.dest, [*earlier, value])
 
 
 def _dimension(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not equals or not name:
-        raise ProblemError(f"{text!r} is not NAME=SIZE")
-    return name, whole_number(size)
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise ProblemError(f"{text!r} is not NAME=SIZE: write for example batch=8")
+    return name, parse_integer(number)
 
 
 def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
@@ -215,16 +217,16 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
       ProblemError: two outputs are one file, or one is an input file.
       GraphrlError: a path is a directory, or its folder is missing or write-protected.
     """
-    taken: dict[str, str] = {os.path.realpath(model): "an input file" for model in models}
+    owners: dict[str, str] = {os.path.realpath(model): "an input file" for model in models}
     for name, path in outputs.items():
         if path is None or descriptor_of(path) is not None:
             continue
         real = os.path.realpath(path)
-        if real in taken and not _is_special(real):
-            raise ProblemError(f"{name} {shown(path)} is {taken[real]}: name another file")
-        taken[real] = f"the file of {name} already"
+        if real in owners and not _is_special(real):
+            raise ProblemError(f"{name} {quote_path(path)} is {owners[real]}: name another file")
+        owners[real] = f"the file of {name} already"
         if path == "-":
-            raise ProblemError(f"{name} is '-': name a file, or /dev/stdout")
+            raise ProblemError(f"{name} is '-': name a file, or /dev/stdout for standard output")
         _check_writable(path)
 
 
@@ -256,7 +258,8 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
     foreign += [f".{picture}" for picture in PICTURES]
     for wrong in foreign:
         if path.lower().removesuffix(".gz").endswith(wrong):
-            raise ProblemError(f"{name} {shown(path)} is written as JSON: must not end in {wrong}, but in {ending}")
+            fault = f"{name} {quote_path(path)} is written as JSON: must end in {ending}, not in {wrong}"
+            raise ProblemError(fault)
 
 
 def _is_special(path: str) -> bool:
@@ -266,11 +269,11 @@ def _is_special(path: str) -> bool:
 
 def _check_writable(path: str) -> None:
     if not path or "\0" in path:
-        raise GraphrlError(f"cannot write {shown(path)}: it is no file name")
+        raise GraphrlError(f"cannot write {quote_path(path)}: it is not a file name")
     if os.path.isdir(path):
-        raise GraphrlError(f"cannot write {shown(path)}: it is a directory")
+        raise GraphrlError(f"cannot write {quote_path(path)}: it is a directory")
     if os.path.exists(path) and not os.access(path, os.W_OK):
-        raise GraphrlError(f"cannot write {shown(path)}: the file is write-protected")
+        raise GraphrlError(f"cannot write {quote_path(path)}: the file is write-protected")
     if _is_special(path):
         return
     folder = Path(os.path.realpath(path)).parent
@@ -279,9 +282,9 @@ def _check_writable(path: str) -> None:
             pass
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and not folder.exists()
-        said = f"{error.strerror or error} (folder {shown(folder)})"
-        reason = f"there is no folder {shown(folder)}" if missing else said
-        raise GraphrlError(f"cannot write {shown(path)}: {reason}") from None
+        reason = f"{error.strerror or error} (folder {quote_path(folder)})"
+        reason = f"there is no folder {quote_path(folder)}" if missing else reason
+        raise GraphrlError(f"cannot write {quote_path(path)}: {reason}") from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -289,7 +292,7 @@ def print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, allow_nan=False), flush=True)
 
 
-def keep_compiled() -> None:
+def enable_compilation_cache() -> None:
     """Enables JAX's persistent compilation cache for this process and its children.
 
     It does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
@@ -305,43 +308,35 @@ def keep_compiled() -> None:
 File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, and the function that writes it
 
 
-def write_answer(answer: "Plan | MemoryMap", what: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
-    """Writes the requested files, the answer's own first.
-
-    Args:
-      answer: of the search.
-      what: name of its kind: "plan", "map".
-      output: path of its file, or None.
-      others: the other files.
-
-    Returns:
-      The paths of the written files.
+def write_result(result: "Plan | MemoryMap", kind: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
+    """Writes the result of a search, of a kind such as "plan", and the other requested files; returns their paths.
 
     Raises:
-      GraphrlError: a file cannot be written; the message names the file in which the answer is saved, if any.
+      GraphrlError: a file cannot be written; the message names the file in which the result is saved, if any.
     """
     written = []
-    for path, write in ((output, answer.save), *others):
+    for path, write in ((output, result.save), *others):
         if path is not None:
             try:
                 write(path)
             except GraphrlError as error:
-                raise type(error)(f"{error}{_rescued(answer, what, output)}") from None
+                raise type(error)(f"{error}{_save_elsewhere(result, kind, output)}") from None
             written.append(path)
     return written
 
 
-def _rescued(answer: "Plan | MemoryMap", what: str, output: str | None) -> str:
-    """The end of an error about an output file: the path at which the answer is saved, or "" if that failed too.
+def _save_elsewhere(result: "Plan | MemoryMap", kind: str, output: str | None) -> str:
+    """Saves the result in a temporary folder, so that a full disk does not cost a long search.
 
-    A long search must not be lost to a full disk.
+    Returns:
+      The end of an error about an output file: the path of the saved result, or "" if that failed too.
     """
     if output is not None and os.path.exists(output):
         with contextlib.suppress(GraphrlError):
-            if answer.load(output) == answer.from_dict(answer.to_dict()):
-                return f"; the {what} is in {output}"
+            if result.load(output) == result.from_dict(result.to_dict()):
+                return f"; the {kind} is in {output}"
     with contextlib.suppress(GraphrlError, OSError):
-        path = Path(tempfile.mkdtemp(prefix="graphrl-")) / f"{what}.json"
-        answer.save(path)
-        return f"; the {what} is in {path}"
+        path = Path(tempfile.mkdtemp(prefix="graphrl-")) / f"{kind}.json"
+        result.save(path)
+        return f"; the {kind} is in {path}"
     return ""

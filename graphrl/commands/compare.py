@@ -14,16 +14,18 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
+    integer,
+    methods_help,
     option,
     print_json,
     problem_of,
 )
 from graphrl.commands.progress import runs_bar
 from graphrl.errors import GraphrlError, ProblemError, clipped
-from graphrl.methods import METHODS, find_solver, split_methods
+from graphrl.methods import KINDS, METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
-from graphrl.units import whole_number
+from graphrl.units import parse_integer
 
 if TYPE_CHECKING:
     from graphrl.compare.comparison import Comparison
@@ -33,57 +35,61 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Sequence[Any])
 
-DESCRIPTION = f"""Compare methods on many graphs: every method on every graph with every seed, at equal budget.
+DESCRIPTION = f"""Compare methods on many graphs at equal budget: every method on every graph with every seed.
 
-MODEL is a file (as for `graphrl optimize`), a folder of such files, or a generated set:
+MODEL is a file (as for `graphrl optimize`), a folder of such files, or a set of graphs:
   layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
-  regal-like:x20        20 random graphs as REGAL describes them, of 50 to 200 ops; regal-like:100x20 of 100
+  regal-like:x20        20 random graphs as in the REGAL paper, of 50 to 200 ops; regal-like:100x20 of 100 ops
   in-tree:100x20        20 trees of 100 ops; likewise out-tree, series-parallel, planted, and pipeline (for max_load)
-  zoo:training/hlo      compiled training steps of the model zoo; words between slashes, all of which must hold: an
+  zoo:training/hlo      all compiled training steps of the model zoo. The words between slashes select programs: an
                         architecture, inference or training, a batch size (b8), jaxpr or hlo, train-split, valid-split
-                        or test-split, a family (resnet-family), * and ? as in file names
+                        or test-split, a family (resnet-family); * and ? are wildcards
 
-methods: {", ".join(METHODS)}; some take options, as in name:option=value"""
+{methods_help(METHODS, KINDS)}"""
 
-EXAMPLES = """how it is compared:
-  Values are exact, and every plan is checked. "best known" is the lowest value of a graph over all methods, seeds
-  and rows of the --output file, whatever their budgets; "to bound" is to the highest lower bound known, "optimal"
-  the share of runs that reach it. A method's figure on a graph is the mean over seeds; a graph is won or tied by
-  the methods with the lowest. Methods that ignore the budget (list, given, ...) take what they take.
-
-  Under --seconds, each method first runs for a second at most on each size of graph, so that the clock sees searching,
-  not compiling; the table says where it saw compiling all the same. --no-warm-up leaves that out.
-
-  A method that crashes or fills the memory ends a comparison in one process, and costs one run of several. With
-  --cluster, an address as in tcp://10.0.0.5:8786, all machines need the same graphrl and see the same checkpoints;
-  each worker makes one run at a time, with all the cores that it may use: `dask scheduler`, and `dask worker ADDRESS
-  --nthreads 1` (under `taskset`, if several share a machine), start one. A method that holds Python's lock for longer
-  than the scheduler's `distributed.scheduler.worker-ttl` (5 minutes by default) gets its worker removed: raise that.
-
-  With --output, a comparison that was stopped goes on where it was: runs with the same graph content, problem, method,
-  seed and budget (under --seconds: also cores and warm-up) are not made again. More methods, seeds or graphs
-  are added by asking for them.
-
-examples:
+EXAMPLES = """examples:
   graphrl compare model.onnx --methods auto,list,brkga --seconds 30
+      three methods on your model, 30 seconds each
   graphrl compare regal-like:x20 --objective makespan --devices 2 --methods auto,list,brkga,random --seeds 3 \\
       --evaluations 5000 --output runs.jsonl --plot quality.png --histogram hist.png --baseline brkga
+      20 graphs and 3 seeds at 5,000 evaluations a run; a file of all runs, and two pictures
   graphrl compare graphs/ layered:500x20 --methods list,auto --processes 4 --json
+      a folder and a generated set, four runs at a time, for a script
 
-A file that cannot be read, given by itself or in a folder, is left out: a line on standard error names it, --json under
-"unreadable", and the rest is compared.
+the table:
+  Values are exact, and every plan is checked. A method's value on a graph is the mean over seeds. "gap" is to the best
+  known value of the graph: the lowest over all methods, seeds and rows of the --output file, whatever their budgets.
+  "to bound" is the gap to the highest known lower bound, "optimal" the share of runs that reach it. The methods with
+  the lowest value on a graph win or tie it. Methods that ignore the budget (list, given, ...) take the time they need.
 
-Ctrl-C or SIGTERM ends it; what is done stays and is shown. Exit codes: 0 done, 1 failed (also: interrupted, a file was
-left out, or no run gave a plan), 2 usage."""
+compilation:
+  With --seconds, each method first runs for up to a second on each size of graph, so that its programs are compiled
+  before the clock starts. A note under the table names methods that still compiled. --no-warm-up skips this.
+
+parallel runs:
+  --processes N also isolates runs: a method that crashes or runs out of memory then costs one run, not the comparison.
+  --cluster takes the address of a Dask scheduler, for example tcp://10.0.0.5:8786. All machines need the same graphrl
+  and the same checkpoints. Start the scheduler with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads
+  1` (under `taskset` if several share a machine): each makes one run at a time, on all cores that it may use. If a
+  method keeps Python's lock for more than 5 minutes, raise `distributed.scheduler.worker-ttl` of the scheduler, which
+  would otherwise remove the worker.
+
+files:
+  --output resumes a stopped comparison: runs in the file are not repeated if graph, problem, method, seed and budget
+  are equal (with --seconds also cores and warm-up). To add methods, seeds or graphs, give the larger set.
+  A file that cannot be read is left out: a line on standard error names it, and so does "unreadable" of --json.
+
+Ctrl-C or SIGTERM ends the comparison and prints the finished runs. Exit codes: 0 done, 1 failed (also: interrupted, a
+file left out, or no run gave a plan), 2 wrong usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="files, folders or sets of graphs")
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="file, folder or set of graphs, see above")
     add_problem(parser.add_argument_group("problem"))
-    add_runs(parser, "what to compare", required=True)
+    add_runs(parser, "methods to compare, for example auto,list,brkga", required=True)
     add_model(parser)
-    add_common(parser, seed="the first of --seeds (default: 0)")
+    add_common(parser, seed="first seed of --seeds (default: 0)")
 
 
 def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str) -> None:
@@ -102,31 +108,35 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
         type=option(_seeds),
         default=1,
         metavar="K|S,...",
-        help="how many, counted from --seed, or which, as in 0,1,5 (default: 1)",
+        help="number of seeds, counted from --seed, or a list such as 0,1,5 (default: 1)",
     )
-    add_budget(search, of=" in each run", clock="after the warm-up", **budget)
+    add_budget(search, scope=" of each run", clock="after the warm-up", **budget)
     search.add_argument(
         "--warm-up",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="under --seconds, compile before the clock starts (default: yes)",
+        help="with --seconds, compile before the clock starts (default: yes)",
     )
     search.add_argument(
         "--processes",
-        type=option(whole_number),
+        type=integer,
         default=1,
         metavar="N",
-        help="make so many runs at once, each with its share of the cores (default: 1)",
+        help="number of parallel runs, each with its share of the cores (default: 1)",
     )
     search.add_argument(
-        "--cluster", metavar="ADDRESS", help="make a run at a time on each worker of this Dask scheduler instead"
+        "--cluster",
+        metavar="ADDRESS",
+        help="use the workers of this Dask scheduler instead, for example tcp://10.0.0.5:8786",
     )
     files = parser.add_argument_group("files to write")
-    files.add_argument("--output", metavar="FILE", help="a row a run, as JSON lines; what it has is not run again")
-    files.add_argument("--retry", action="store_true", help="run again what failed, according to --output")
-    files.add_argument("--plot", metavar="FILE", help="quality against time, on a log axis: .png, .svg or .pdf")
-    files.add_argument("--histogram", metavar="FILE", help="of improvements over --baseline: .png, .svg or .pdf")
-    files.add_argument("--baseline", metavar="M", help="one of the methods (default: the first)")
+    files.add_argument(
+        "--output", metavar="FILE", help="a row for each run, as JSON lines; runs in it are not repeated"
+    )
+    files.add_argument("--retry", action="store_true", help="repeat the runs that failed according to --output")
+    files.add_argument("--plot", metavar="FILE", help="quality against time: .png, .svg or .pdf")
+    files.add_argument("--histogram", metavar="FILE", help="improvements over --baseline: .png, .svg or .pdf")
+    files.add_argument("--baseline", metavar="M", help="method that --histogram compares with (default: the first)")
 
 
 def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int:
@@ -146,7 +156,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
         cluster=args.cluster,
         retry=args.retry,
         watch=lambda missing: runs_bar(missing, workers),
-        prepare=keep_compiled,
+        prepare=enable_compilation_cache,
     )
     if comparison.interrupted and not comparison.rows:
         raise KeyboardInterrupt
@@ -181,18 +191,20 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
     for method in args.methods:
         find_solver(method)
     if args.baseline is not None and args.baseline not in args.methods:
-        raise ProblemError(f"baseline is {args.baseline!r}: must be one of {clipped(', '.join(args.methods))}")
+        raise ProblemError(
+            f"--baseline is {args.baseline!r}: must be one of --methods {clipped(', '.join(args.methods))}"
+        )
     workers, cores = args.processes, share(args.processes)
     if args.cluster is not None and workers > 1:
-        raise ProblemError("--processes does not go with --cluster, whose workers are as many as were started")
+        raise ProblemError("--processes does not go with --cluster, which uses all workers: leave one of them out")
     outputs = {"--output": args.output, "--plot": args.plot, "--histogram": args.histogram}
     check_json_name("--output", args.output, ending=".jsonl")
     check_outputs(outputs, *(file for model in args.models for file in model_files(model)))
     check_pictures(args.plot, args.histogram)
     if args.cluster is not None:
         workers, cores = survey(args.cluster)
-    given = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
-    graphs, unreadable = readable(lambda left_out: load_graphs(args.models, **given, left_out=left_out))
+    reading = {"chip": args.chip, "dims": dict(args.dim), "limits": args.read_limits}
+    graphs, unreadable = readable(lambda left_out: load_graphs(args.models, **reading, left_out=left_out))
     problem = problem_of(args, _machine(args, [graph.machine for graph in graphs]))
     runs = make_runs(graphs, problem, args.methods, seeds, budget, cores=cores, warm_up=args.warm_up)
     return runs, workers, unreadable
@@ -206,7 +218,7 @@ def seeds_of(args: argparse.Namespace) -> Sequence[int]:
     """
     seeds = range(args.seed, args.seed + args.seeds) if isinstance(args.seeds, int) else args.seeds
     if not seeds:
-        raise ProblemError("--seeds names no seed: give how many, or which, as in 0,1,5")
+        raise ProblemError("--seeds names no seed: write a number such as 3, or a list such as 0,1,5")
     for seed in (args.seed, *seeds[:1], *seeds[-1:], *seeds):
         check_seed(seed)
     return seeds
@@ -241,7 +253,7 @@ def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> 
     if len(set(machines)) == 1:
         return machines[0]
     if args.objective == "max_load" and args.devices is None:
-        raise ProblemError("the graphs' files name different machines: say --devices, --cpus and --memory-limit")
+        raise ProblemError("the graphs' files name different machines: give --devices, --cpus and --memory-limit")
     return None
 
 
@@ -273,7 +285,7 @@ def _print_json(comparison: "Comparison", runs: int, unreadable: Mapping[str, st
 
 def _verdict(comparison: "Comparison", runs: int) -> int:
     if comparison.interrupted:
-        print(f"graphrl: interrupted: {len(comparison.rows)} of {runs} runs are done", file=sys.stderr)
+        print(f"graphrl: interrupted: {len(comparison.rows)} of {runs} runs done", file=sys.stderr)
         return 1
     if not any(row.feasible for row in comparison.rows):
         reason = next((row.error for row in comparison.rows if row.error), "no plan is within the memory limit")
@@ -285,17 +297,19 @@ def _verdict(comparison: "Comparison", runs: int) -> int:
 def _methods(text: str) -> tuple[str, ...]:
     """The methods of `split_methods`, checked to be distinct."""
     methods = split_methods(text)
-    twice = [name for name in methods if methods.count(name) > 1]
-    if not methods or twice:
-        raise ProblemError(f"{text!r} names " + (f"{twice[0]} twice" if twice else "no method"))
+    repeated = [name for name in methods if methods.count(name) > 1]
+    if repeated:
+        raise ProblemError(f"{text!r} names {repeated[0]} twice: name each method once")
+    if not methods:
+        raise ProblemError(f"{text!r} names no method: write for example auto,list,brkga")
     return tuple(methods)
 
 
 def _seeds(text: str) -> int | tuple[int, ...]:
     """Parses --seeds: their number, or, with a comma, the seeds."""
     if "," not in text:
-        count = whole_number(text)
+        count = parse_integer(text)
         if not 1 <= count <= 10_000:
-            raise ProblemError(f"{count} seeds: must be from 1 to 10000; a single seed is --seed {count}")
+            raise ProblemError(f"{count} seeds: must be from 1 to 10000; for this seed alone, write --seed {count}")
         return count
-    return tuple(dict.fromkeys(whole_number(part) for part in text.split(",") if part.strip()))
+    return tuple(dict.fromkeys(parse_integer(part) for part in text.split(",") if part.strip()))

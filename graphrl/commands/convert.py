@@ -4,21 +4,25 @@ import argparse
 from typing import Any
 
 from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import write_json
 from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds
 
-DESCRIPTION = """Read a model and write it as graph JSON (format graphrl-graph, version 1). OUT is replaced whole or not
-at all."""
+DESCRIPTION = """Convert a model to graph JSON (format graphrl-graph, version 1).
+
+If the command fails, OUT stays as it was."""
 
 EXAMPLES = """examples:
   graphrl convert model.onnx graph.json
   graphrl convert model.onnx graph.json.gz --chip h100-sxm --dim batch=32
+      with the run times of another chip and a batch of 32, gzipped
   graphrl convert layered:200@7 graph.json
-  graphrl convert zoo:resnet50/inference/b1/jaxpr resnet50.json --layers"""
+      a generated graph of 200 ops, with seed 7
+  graphrl convert zoo:resnet50/inference/b1/jaxpr resnet50.json --layers
+      a program of the model zoo, coarsened to its layers"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         metavar="IN",
         help="graph JSON, ONNX, a compiled XLA module (HLO text or proto), CostGraphDef text or a standard task graph, "
-        "told apart by content; may be gzipped; or zoo:NAME, or a generated graph as layered:200@7",
+        "recognised by content, also gzipped; or zoo:NAME, or a generated graph such as layered:200@7",
     )
-    parser.add_argument("output", metavar="OUT", help="graph JSON file to write, .json; gzipped if it ends in .gz")
+    parser.add_argument("output", metavar="OUT", help="file to write: .json, or .json.gz to gzip it")
     add_model(parser)
     parser.add_argument(
         "--layers",
         action="store_true",
-        help="coarsen the model to its layers: a convolution or product with the light ops that follow it",
+        help="coarsen the model to its layers: each a convolution or product with the cheap ops after it",
     )
-    add_common(parser, seed="accepted as by every command; nothing here is random")
+    add_common(parser, seed="has no effect: nothing here is random")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,11 +55,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**summary, "output": args.output})
         return 0
-    weights, tensors = format_bytes(summary["weight_bytes"]), format_bytes(summary["tensor_bytes"])
-    print(
-        f"{shown(args.output)}: graph {graph.name!r}, {summary['ops']:,} ops in {format_seconds(summary['runtime'])}, "
-        f"{summary['tensors']:,} tensors of {tensors}, weights of {weights}"
-    )
+    ops = f"{summary['ops']:,} ops ({format_seconds(summary['runtime'])})"
+    tensors = f"{summary['tensors']:,} tensors ({format_bytes(summary['tensor_bytes'])})"
+    weights = f"{format_bytes(summary['weight_bytes'])} of weights"
+    print(f"{quote_path(args.output)}: graph {graph.name!r}, {ops}, {tensors}, {weights}")
     return 0
 
 

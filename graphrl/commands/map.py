@@ -13,18 +13,19 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    keep_compiled,
+    enable_compilation_cache,
+    methods_help,
     print_json,
-    write_answer,
+    write_result,
 )
 from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chip import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.methods import MAP_METHODS, find_map_solver
+from graphrl.methods import MAP_KINDS, MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
@@ -32,44 +33,50 @@ from graphrl.solvers.base import Interrupted
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds
 
-DESCRIPTION = f"""Find a memory map for a model on a chip with several memories: where the weights and the outputs of
-each layer lie, so that it runs fast and everything fits. Models are coarsened to their layers; graph JSON is taken as
-it is (`graphrl convert MODEL OUT --layers` writes the layers).
+DESCRIPTION = f"""Assign a model's weights and tensors to the memories of a chip.
 
-methods: {", ".join(MAP_METHODS)}; some take options, as in name:option=value"""
+It searches for the map with the least latency: a memory for the weights and for the outputs of each layer, so that
+everything fits. Models are coarsened to their layers; graph JSON is used as it is (`graphrl convert MODEL OUT --layers`
+writes the layers).
+
+{methods_help(MAP_METHODS, MAP_KINDS)}"""
 
 EXAMPLES = """examples:
-  graphrl map zoo:resnet50/inference/b1/jaxpr --chip nnp-i --method cp-sat --seconds 1min
+  graphrl map zoo:resnet50/inference/b1/jaxpr --method cp-sat --seconds 1min
+      a map of ResNet-50 on Intel's NNP-I
   graphrl map workloads:resnet50 --evaluations 4000
+      the ResNet-50 of the EGRL paper, with a budget of evaluations: the same map every time
   graphrl map model.onnx --dim batch=1 --output map.json --plot map.png
+      your own model; write the map and a picture of it
   graphrl map graph.json --chip chip.json --evaluations 4000 --seed 1 --json
+      another chip, for a script
 
-A chip's file holds {"format": "graphrl-chip", "version": 1, "name": ..., "peak": operations/s, "memories": [...]}, its
-memories from the largest and slowest to the smallest and fastest, each {"name": ..., "capacity": bytes or null, "read":
-bytes/s, "write": bytes/s, "setup": seconds}; beside them may stand "launch": seconds, and "page": bytes. The
-peak is from 1e-6 to 1e30, bandwidths from 1e-15 to 1e30, seconds up to 1e6."""
+chip files: {"format": "graphrl-chip", "version": 1, "name": ..., "peak": operations/s, "memories": [...]}, optionally
+with "launch" (seconds) and "page" (bytes). Memories are ordered from the largest and slowest to the smallest and
+fastest: {"name": ..., "capacity": bytes or null, "read": bytes/s, "write": bytes/s, "setup": seconds}. The peak is
+from 1e-6 to 1e30, bandwidths from 1e-15 to 1e30, seconds up to 1e6."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="file to read, zoo:NAME or workloads:NAME")
+    parser.add_argument("model", metavar="MODEL", help="file, zoo:NAME or workloads:NAME")
     parser.add_argument(
-        "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip's file (default: nnp-i)"
+        "--chip", default="nnp-i", metavar="CHIP", help=f"{', '.join(CHIPS)}, or a chip file (default: nnp-i)"
     )
-    parser.add_argument("--method", default="auto", metavar="M", help="one of those above (default: auto)")
+    parser.add_argument("--method", default="auto", metavar="M", help="method of the search, see above (default: auto)")
     add_budget(parser)
     parser.add_argument(
-        "--order", metavar="PLAN", help="run the ops in the order of a plan of this graph (default: the graph's own)"
+        "--order", metavar="PLAN", help="file of a plan whose order the ops run in (default: the graph's order)"
     )
-    parser.add_argument("--output", metavar="FILE", help="the map, as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    parser.add_argument("--output", metavar="FILE", help="write the map as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture of the map: .png, .svg or .pdf")
     add_reading(parser)
     add_common(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Searches; returns the exit code."""
-    keep_compiled()
+    enable_compilation_cache()
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
     solver, chip = find_map_solver(args.method), find_chip(args.chip)
@@ -85,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             memory_map = solver(MapTask(problem, budget, args.seed, progress))
     except Interrupted as stop:
         memory_map, interrupted = stop.plan, True
-    written = write_answer(memory_map, "map", args.output, [(args.plot, functools.partial(memory_map.plot, graph))])
+    written = write_result(memory_map, "map", args.output, [(args.plot, functools.partial(memory_map.plot, graph))])
     if args.json:
         print_json({**summary(memory_map), "interrupted": interrupted, "written": written})
     else:
@@ -102,7 +109,7 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
     """
     plan = Plan.load(path)
     if plan.inlining is not None:
-        raise PlanError(f"{shown(path)} is a plan of kernels: the ops of a map run by themselves")
+        raise PlanError(f"{quote_path(path)} is a plan of kernels: --order needs one of ops, without --fuse")
     _, order = plan.decisions(graph)
     return order[order < len(graph.ops)]  # without transfers
 
@@ -110,26 +117,26 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
 def summary(memory_map: MemoryMap) -> dict[str, Any]:
     """The map's figures without the map: seconds, speed-up over the compiler's own map, bound and gap if known."""
     fields = memory_map.to_dict()
-    kept = ("graph", "method", "latency", "compiler_latency", "seconds", "evaluations", "seed")
-    more = {"speedup": memory_map.speedup, "bound": memory_map.bound, "gap": memory_map.gap}
-    return {key: fields[key] for key in kept} | {"chip": memory_map.chip.name} | more
+    stored = ("graph", "method", "latency", "compiler_latency", "seconds", "evaluations", "seed")
+    derived = {"speedup": memory_map.speedup, "bound": memory_map.bound, "gap": memory_map.gap}
+    return {key: fields[key] for key in stored} | {"chip": memory_map.chip.name} | derived
 
 
 def _lines(memory_map: MemoryMap, written: list[str], interrupted: bool) -> list[str]:
     latency, compiler = format_seconds(memory_map.latency), format_seconds(memory_map.compiler_latency)
     lines = [
         f"{memory_map.graph} on {memory_map.chip.name}: {len(memory_map.order):,} ops",
-        f"latency      {latency}, {memory_map.speedup:.3f} times as fast as the compiler's own map ({compiler})",
+        f"latency      {latency}, {memory_map.speedup:.3f} times as fast as the compiler's map ({compiler})",
     ]
     if memory_map.bound and memory_map.gap is not None:
-        near = "optimal" if memory_map.proved else f"gap {100 * memory_map.gap:.1f}%"
-        lines.append(f"lower bound  {format_seconds(memory_map.bound)}: {near}")
+        gap = "optimal" if memory_map.proved else f"gap {100 * memory_map.gap:.1f}%"
+        lines.append(f"lower bound  {format_seconds(memory_map.bound)}: {gap}")
     for number, name in enumerate(memory_map.chip.names):
         weights, outputs = (list(part.values()).count(number) for part in (memory_map.weights, memory_map.outputs))
         lines.append(f"{name:<12.12} weights of {weights:,} ops, outputs of {outputs:,}")
     lines.append(f"method       {memory_map.method}, {memory_map.evaluations:,} evaluations, seed {memory_map.seed}")
     if interrupted:
-        lines.append("interrupted  this is the best map until then")
+        lines.append("interrupted  this is the best map so far")
     if written:
-        lines.append(f"written      {', '.join(map(shown, written))}")
+        lines.append(f"written      {', '.join(map(quote_path, written))}")
     return lines

@@ -25,15 +25,16 @@ class Parser(argparse.ArgumentParser):
             del arguments[-1]
         parsed, unknown = super().parse_known_args(arguments, namespace)
         if unknown and self._subparsers is None:  # of a subcommand: its parent parser has none of its options
-            options = [option for option in self._option_string_actions if option.startswith("--")]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], options, n=1) if unknown[0][:1] == "-" else []
-            meant = f": is it {near[0]}?" if near else ""
-            self.error(f"unrecognized arguments: {clipped(' '.join(unknown))}{meant}")
+            options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            name = unknown[0].split("=")[0].lstrip("-") if unknown[0].startswith("-") else ""
+            similar = difflib.get_close_matches(name, options, n=1)
+            hint = f": did you mean --{similar[0]}?" if similar else ""
+            self.error(f"unrecognized arguments: {clipped(' '.join(unknown))}{hint}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         line = " ".join(shortened(message).split())
-        self.exit(2, f"{self.prog}: error: {line} ({self.prog} --help tells more)\n")
+        self.exit(2, f"{self.prog}: error: {line} (see {self.prog} --help)\n")
 
     def _check_dashes(self, arguments: list[str]) -> None:
         """Exits with an error if "--" is a value or an argument; the first "--" alone ends the options."""
@@ -41,6 +42,6 @@ class Parser(argparse.ArgumentParser):
         for argument in arguments[:end]:
             option, _, value = argument.partition("=")
             if value == "--" and option in self._option_string_actions:
-                self.error(f"argument {option}: '--' is no value")
+                self.error(f"argument {option}: '--' is not a value")
         if "--" in arguments[end + 1 :]:
-            self.error("'--' is no argument: write ./-- for a file of this name")
+            self.error("'--' is not an argument: write ./-- for a file of this name")

@@ -40,24 +40,24 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
     if not on_terminal():
         yield None
         return
-    looked = -_EXACT_EVERY
+    evaluated_at = -_EXACT_EVERY  # seconds
     best = ""
-    with _compiling(budget) as compiling, _bar(budget, left := TimeLeft(budget, Pace(compiling))) as bar:
+    with _compiling(budget) as compiling, _bar(budget, time_left := TimeLeft(budget, Pace(compiling))) as bar:
         task = bar.add_task(title[:40], total=1.0, evaluations=0, best="starting")
 
         def update(evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None:
-            nonlocal looked, best
+            nonlocal evaluated_at, best
             if not limited:
                 best = f"best {format_objective(objective, value)}"
-            elif seconds - looked >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
-                looked, best = seconds, best_within_limit(plan())
-            left.update(evaluations)
+            elif seconds - evaluated_at >= _EXACT_EVERY:  # the device's value mixes time and excess, the plan does not
+                evaluated_at, best = seconds, value_or_excess(plan())
+            time_left.update(evaluations)
             bar.update(task, evaluations=evaluations, best=best)
 
         yield update
 
 
-def best_within_limit(plan: Plan) -> str:
+def value_or_excess(plan: Plan) -> str:
     """Text with the best value, or the bytes by which the best plan exceeds the memory limit."""
     if plan.excess:
         return f"{format_bytes(plan.excess)} above the limit"
@@ -86,15 +86,15 @@ class TimeLeft:
             self._pace.add("evaluation", evaluations - self._evaluations)
         self._evaluations = evaluations
 
-    def words(self, elapsed: float) -> str:
+    def text(self, elapsed: float) -> str:
         """Text of the time left, `elapsed` seconds after the start; "compiling" until it is known."""
-        left = []
+        limits = []
         if self._budget.seconds is not None:
-            left.append(self._budget.seconds - elapsed)
+            limits.append(self._budget.seconds - elapsed)
         each = self._pace.each("evaluation")
         if self._budget.evaluations is not None and each is not None:
-            left.append((self._budget.evaluations - (self._evaluations or 0)) * each)
-        return f"{max(0.0, min(left)):.0f} s left" if left else "compiling"
+            limits.append((self._budget.evaluations - (self._evaluations or 0)) * each)
+        return f"{max(0.0, min(limits)):.0f} s left" if limits else "compiling"
 
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
@@ -103,7 +103,7 @@ def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[],
     return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 
 
-def _bar(budget: Budget, left: TimeLeft) -> "Bar":
+def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
     """The bar of a search; it also advances with time, since a search reports nothing while a program compiles."""
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -114,21 +114,21 @@ def _bar(budget: Budget, left: TimeLeft) -> "Bar":
     def share(task: Task) -> float:
         return share_spent(budget, task.fields["evaluations"], task.elapsed or 0.0)
 
-    class Spent(BarColumn):
+    class BudgetColumn(BarColumn):
         def render(self, task: Task) -> ProgressBar:
             task.completed = share(task)
             return super().render(task)
 
-    class Left(ProgressColumn):
+    class TimeLeftColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.fields['evaluations']:,} evaluations, {left.words(task.elapsed or 0.0)}")
+            return Text(f"{task.fields['evaluations']:,} evaluations, {time_left.text(task.elapsed or 0.0)}")
 
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        Spent(bar_width=24),
+        BudgetColumn(bar_width=24),
         TextColumn("{task.fields[best]},", markup=False),
-        Left(),
+        TimeLeftColumn(),
     )
     return Bar(*columns, console=Console(stderr=True), transient=True)
 
@@ -140,37 +140,37 @@ class Forecast:
     """
 
     def __init__(self, runs: Sequence["Run"], processes: int) -> None:
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         for run in runs:
-            self._left[run.method] = self._left.get(run.method, 0) + 1
-        self._guess = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
+            self._remaining[run.method] = self._remaining.get(run.method, 0) + 1
+        self._default = max((run.budget.seconds or _GUESS for run in runs), default=_GUESS)
         self._spent: dict[str, list[float]] = {}
         self._processes = processes
-        self._passed, self._counted = 0.0, 0.0  # seconds between rows, and seconds of their runs
+        self._elapsed, self._run_seconds = 0.0, 0.0  # seconds between rows, and seconds of their runs
         self._last = time.perf_counter()
 
     def add(self, row: "Row") -> None:
         """Records a finished run."""
         now = time.perf_counter()
         if row.method in self._spent:
-            self._passed += now - self._last
-            self._counted += row.seconds
+            self._elapsed += now - self._last
+            self._run_seconds += row.seconds
         self._last = now
-        self._left[row.method] -= 1
+        self._remaining[row.method] -= 1
         self._spent.setdefault(row.method, []).append(max(0.0, row.seconds - row.compile_seconds))
 
     def seconds_left(self) -> float:
         """Expected seconds until all runs are done."""
-        return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._left.items())
+        return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._remaining.items())
 
     def _overhead(self) -> float:
         """Elapsed seconds per second of a run, at least 1: checks, bounds, transfers of graphs."""
-        counted = self._counted / self._processes
-        return max(1.0, self._passed / counted) if counted > _GUESS else 1.0
+        run_seconds = self._run_seconds / self._processes
+        return max(1.0, self._elapsed / run_seconds) if run_seconds > _GUESS else 1.0
 
     def _mean(self, method: str) -> float:
         spent = self._spent.get(method)
-        return sum(spent) / len(spent) if spent else self._guess
+        return sum(spent) / len(spent) if spent else self._default
 
 
 @contextlib.contextmanager
@@ -204,16 +204,16 @@ def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
 
     On a terminal it shows a bar, else one line for each case.
     """
-    seen: list[str] = []
+    reported: list[str] = []
     with progress(cases, text="starting") as show:
 
         def update(text: str) -> None:
             case = text.rpartition(": ")[0]
-            new = case not in seen
-            seen.extend([case] * new)
+            new = case not in reported
+            reported.extend([case] * new)
             if on_terminal():
-                show(len(seen) - 1, text)
+                show(len(reported) - 1, text)
             elif new:
-                show(len(seen), case)
+                show(len(reported), case)
 
         yield update

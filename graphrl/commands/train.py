@@ -6,21 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
-from graphrl.commands.common import keep_compiled, option, print_json
+from graphrl.commands.common import enable_compilation_cache, integer, print_json
 from graphrl.errors import ProblemError
-from graphrl.units import format_seconds, whole_number
+from graphrl.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
     from graphrl.training.run import Result
 
-DESCRIPTION = """Train an agent. Everything is written into one folder: run.json (all settings), metrics.jsonl and
-tensorboard/ (the record), step-*/ (checkpoints: the last ones, and the one that was best on the held-out graphs, which
-`best` links to). `graphrl evaluate FOLDER` compares the outcome with other methods."""
+DESCRIPTION = """Train an agent, or resume its training.
 
-EXAMPLES = f"""agents: {", ".join(AGENTS)}
+The folder of the run (--out) gets run.json (all settings), metrics.jsonl and tensorboard/ (metrics of every update and
+validation), and step-*/ (checkpoints: the latest ones, and the best on the held-out graphs, to which `best` links).
+`graphrl evaluate FOLDER` compares the trained agent with other methods."""
 
-settings: training.* (the loop), data.* (the graphs), agent.* (the agent's own) and seed; --settings lists them all with
-their values. A configuration file holds them by group, as TOML or JSON; --set comes on top of it:
+EXAMPLES = """agents:
+  regal       proposals for BRKGA, a genetic search of placements and orders; regal-hint also sees a list schedule
+  topoformer  orders of one device for the least peak memory
+  go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
+  egrl        a memory of a chip for the weights and the outputs of each layer
+
+settings: `graphrl train AGENT --settings` lists all of them with their values: training.* (the loop), data.* (graphs
+and batches), agent.* (problem, network, learning) and seed. A file for --config has the same names in TOML or JSON;
+--set overrides it:
   seed = 1
   [training]
   steps = 500
@@ -29,43 +36,54 @@ their values. A configuration file holds them by group, as TOML or JSON; --set c
   [agent]
   evaluations = 5000
 
-Ctrl-C or SIGTERM ends a run with a checkpoint, after the update that is under way; a second one ends it at once, with
-the checkpoint before. --resume goes on from the last one, also after a crash or kill -9, with the same parameters at
-the end as if nothing had happened; only training.* may be set anew. Where there is nothing to resume it starts.
+stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
+--resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run
+without interruption. It keeps all settings but training.*, which may change. Without a run in the folder it starts one.
 
---set agent.start=FOLDER begins with the policy of another run (or of a file), as for a second stage with more
-evaluations; the network must be the same. The folder is needed only to begin with: --resume does without.
+--set agent.init_checkpoint=FOLDER starts from the policy of another run (or a policy file) with the same network, for
+example for a second stage with more evaluations. --resume does not need that folder.
 
---distributed joins other processes, each started with the same command and a folder that all see: the environment of
-Slurm, Open MPI, Kubernetes or Cloud TPU says where they are, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-JAX_PROCESS_ID. data.graphs, the graphs of a batch, are spread over all devices of all processes.
+--distributed trains in several processes: start the same command in each, with a folder that all can write to.
+Addresses come from Slurm, Open MPI, Kubernetes or Cloud TPU, or from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+JAX_PROCESS_ID. The data.graphs graphs of each batch are distributed over all devices of all processes.
 
 examples:
   graphrl train regal --out out/regal
+      train REGAL on random graphs, for the makespan on two devices
   graphrl train regal --out out/regal --resume --set training.steps=1000
-  graphrl train regal --set agent.start=out/regal --set agent.evaluations=5000 --out out/regal-5000
+      continue to 1,000 updates
+  graphrl train regal --set agent.init_checkpoint=out/regal --set agent.evaluations=5000 --out out/regal-5000
+      second stage: more evaluations a graph
   graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
+      settings from a file, but for peak memory
   graphrl train topoformer --set training.steps=2000 --set data.train=layered:100x128@10000
+      train Topoformer on 128 layered graphs of 100 ops, seeds from 10000
   graphrl train go --set agent.learning=imitation --out out/imitated
-  graphrl train go --set agent.start=out/imitated --out out/go
+  graphrl train go --set agent.init_checkpoint=out/imitated --out out/go
+      train GO by imitation, then by reinforcement learning
   graphrl train egrl --set data.train=workloads:resnet50 --set training.steps=200 --out out/egrl
-  graphrl train egrl --set agent.chip=chip.json --set agent.variant=egrl --out out/egrl-chip
+      train EGRL to assign the tensors of ResNet-50 to the memories of a chip
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("agent", metavar="AGENT", help="what to train")
-    parser.add_argument("--config", metavar="FILE", help="settings, as TOML or (.json) JSON")
+    parser.add_argument("agent", metavar="AGENT", help=f"agent to train: {', '.join(AGENTS)}")
+    parser.add_argument("--config", metavar="FILE", help="file of settings: TOML, or JSON if it ends in .json")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one; may be given again"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change one setting, for example training.steps=500; may be repeated",
     )
-    parser.add_argument("--settings", action="store_true", dest="list", help="list all settings and end")
-    parser.add_argument("--out", metavar="DIR", help="the folder of the run (default: out/AGENT)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run of the folder, if it has one")
+    parser.add_argument("--settings", action="store_true", dest="list", help="print all settings and exit")
+    parser.add_argument("--out", metavar="DIR", help="folder of the run (default: out/AGENT)")
+    parser.add_argument("--resume", action="store_true", help="continue the run of the folder; without one, start it")
     parser.add_argument("--distributed", action="store_true", help="train together with other processes")
-    parser.add_argument("--seed", type=option(whole_number), metavar="N", help="of everything random (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
+    parser.add_argument("--seed", type=integer, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,55 +109,55 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training import devices
     from graphrl.training.run import train
 
-    devices.start(*agent.shared(config), distributed=args.distributed)
-    keep_compiled()
+    devices.configure(*agent.work_items(config), distributed=args.distributed)
+    enable_compilation_cache()
     if args.resume and not resumes and devices.is_main():
-        print(f"graphrl: no run in {folder}: starting one", file=sys.stderr)
+        print(f"graphrl: no run in {folder} yet: starting one", file=sys.stderr)
     try:
         result = train(args.agent, agent, config, folder, resume=args.resume)
     except KeyboardInterrupt:
-        devices.leave()
-        _say_left(args.agent, folder)
+        devices.disconnect()
+        _print_interrupted(args.agent, folder)
         return 1
     if devices.is_main():
         _report(result, args, folder)
     return int(result.outcome.interrupted)
 
 
-def _say_left(agent: str, folder: Path) -> None:
+def _print_interrupted(agent: str, folder: Path) -> None:
     """Prints the checkpoint to resume from after a signal before the first update, if there is one."""
     from graphrl.training.checkpoints import Checkpoints
 
     latest = Checkpoints(folder, 1).latest()
     if latest is None:
-        said = "interrupted before the first checkpoint, and before any training: there is nothing to go on with"
+        text = "interrupted before the first checkpoint: nothing to resume"
     else:
-        said = f"interrupted before the first update: the last checkpoint is {latest}: {_go_on(agent, folder)}"
-    print(f"graphrl: {said}", file=sys.stderr)
+        text = f"interrupted before the first update: the last checkpoint is {latest}; {_resume_with(agent, folder)}"
+    print(f"graphrl: {text}", file=sys.stderr)
 
 
-def _go_on(agent: str, folder: Path) -> str:
-    return f"go on with graphrl train {agent} --out {folder} --resume"
+def _resume_with(agent: str, folder: Path) -> str:
+    return f"resume with: graphrl train {agent} --out {folder} --resume"
 
 
 def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
     from graphrl.training.checkpoints import read_info
 
-    step, interrupted, looks = result.outcome
+    step, interrupted, validations = result.outcome
     best, last = read_info(result.best), read_info(result.latest)
     if args.json:
-        outcome = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": looks}
+        outcome = {"step": step, "interrupted": interrupted, "seconds": last.seconds, "validation": validations}
         print_json({**outcome, "best": str(result.best), "best_score": best.score, "last": str(result.latest)})
     elif not interrupted:
         print(f"trained: {step} steps in {format_seconds(last.seconds)}")
-        first, chosen = looks[0], next(look for look in looks if look["step"] == best.step)
-        print(f"on the held-out graphs, before training and at step {best.step}, the best:")
-        for name in (key for key in chosen if key != "step"):
-            print(f"  {name:20} {first[name]:10.4g} {chosen[name]:10.4g}")
-        print(f"best checkpoint: {result.best} (graphrl evaluate {folder})")
+        before, after = validations[0], next(values for values in validations if values["step"] == best.step)
+        rows = [("held-out graphs", "step 0", f"step {best.step} (best)")]
+        rows += [(name, f"{before[name]:.4g}", f"{after[name]:.4g}") for name in after if name != "step"]
+        print("\n".join(align_columns(rows, left=1)))
+        print(f"best checkpoint: {result.best}\ncompare it with other methods: graphrl evaluate {folder}")
     if interrupted:
-        go_on = _go_on(args.agent, folder)
-        print(f"graphrl: stopped at step {step}, with a checkpoint: {go_on}", file=sys.stderr)
+        text = f"stopped at step {step}, checkpoint saved; {_resume_with(args.agent, folder)}"
+        print(f"graphrl: {text}", file=sys.stderr)
 
 
 def _print_settings(values: dict[str, Any], prefix: str = "") -> None:

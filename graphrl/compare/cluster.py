@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 Prepare = Callable[[], object]
 
 _THREADS = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # NPROC is XLA's
-_LOOK_SECONDS = 1.0  # between checks of which workers are alive, while no run has finished
+_POLL_SECONDS = 1.0  # between checks of which workers are alive, while no run has finished
 _PATIENCE = 60.0  # seconds that a cluster may be without any worker
 _CONNECT_SECONDS = 10.0
 
-_GUARD = 'a program that makes runs in several processes must do so under `if __name__ == "__main__":`'
+_GUARD = 'a program that uses several processes must start them under `if __name__ == "__main__":`'
 _one_run = threading.Lock()  # in a worker: a cancelled run may continue on another thread during the next
 
 
@@ -112,32 +112,32 @@ def _on_workers(
     grouped = itertools.groupby(runs, key=lambda run: (run.fingerprint, run.problem, run.method))
     groups = deque([deque(group) for _, group in grouped])  # runs of a group share compiled programs
     queues: dict[str, deque[Run]] = {}  # of each worker: remaining runs of its group
-    busy: dict[str, tuple[Any, Run]] = {}
+    running: dict[str, tuple[Any, Run]] = {}
     scheduler: Any = client.scheduler
-    seen = time.monotonic()
-    while busy or groups or any(queues.values()):
+    last_alive = time.monotonic()
+    while running or groups or any(queues.values()):
         workers = client.sync(scheduler.identity, n_workers=-1)["workers"]  # fails once the scheduler is lost
-        for gone in queues.keys() - workers.keys():
-            groups.appendleft(queues.pop(gone))
-        for worker in workers.keys() - busy.keys():
+        for lost in queues.keys() - workers.keys():
+            groups.appendleft(queues.pop(lost))
+        for worker in workers.keys() - running.keys():
             if not queues.get(worker) and groups:
                 queues[worker] = groups.popleft()
             if queues.get(worker):
                 run, name = queues[worker].popleft(), workers[worker]["name"]
                 cores = tuple(slices[name]) if slices else ()
                 future = client.submit(_execute, run, prepare, cores, workers=[worker], pure=False)
-                busy[worker] = future, run
-        seen = time.monotonic() if workers else seen
-        if time.monotonic() - seen > _PATIENCE:
+                running[worker] = future, run
+        last_alive = time.monotonic() if workers else last_alive
+        if time.monotonic() - last_alive > _PATIENCE:
             raise GraphrlError(f"the cluster has had no worker for {_PATIENCE:.0f} s")
-        if not busy:
-            time.sleep(_LOOK_SECONDS)
+        if not running:
+            time.sleep(_POLL_SECONDS)
             continue
         with contextlib.suppress(TimeoutError):
-            wait([future for future, _ in busy.values()], timeout=_LOOK_SECONDS, return_when="FIRST_COMPLETED")
-        for worker, (future, run) in list(busy.items()):
+            wait([future for future, _ in running.values()], timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
+        for worker, (future, run) in list(running.items()):
             if future.status != "pending" or worker not in workers:
-                del busy[worker]
+                del running[worker]
                 yield _row(future, run, ends.get(worker))
 
 
@@ -152,9 +152,9 @@ def _row(future: Any, run: Run, end: int | None) -> Row:
     future.cancel()
     if error is not None and type(error).__name__ != "KilledWorker":
         return row_of(run, error=" ".join(f"{type(error).__name__}: {error}".split())[:300])
-    how = "" if end is None else f" (signal {-end}, {signal.strsignal(-end)})" if end < 0 else f" (exit code {end})"
+    reason = "" if end is None else f" (signal {-end}, {signal.strsignal(-end)})" if end < 0 else f" (exit code {end})"
     hint = ": the machine may be out of memory" if end == -signal.SIGKILL else ""
-    return row_of(run, error=f"the process that ran it died{how}{hint}")
+    return row_of(run, error=f"the worker process died{reason}{hint}")
 
 
 def _execute(run: Run, prepare: Prepare | None, cores: tuple[int, ...]) -> Row:
@@ -193,7 +193,7 @@ def _connected(address: str) -> Iterator["Client"]:
             yield client
         except (OSError, CancelledError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise GraphrlError(f"the cluster at {clipped(address)} has gone: {reason}") from None
+            raise GraphrlError(f"the cluster at {clipped(address)} is lost: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
     Raises:
       GraphrlError: the processes do not start; a `MissingExtraError` without Dask.
     """
-    require("distributed", "cluster", "making runs in several processes")
+    require("distributed", "cluster", "running methods in several processes")
     import dask
     from distributed import LocalCluster, Nanny, Status
     from distributed.utils import silence_logging_cmgr
@@ -212,7 +212,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
         raise SystemExit(_GUARD)
     nannies: list[Nanny] = []
 
-    class Watchful(Nanny):
+    class RecordingNanny(Nanny):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             nannies.append(self)
@@ -241,7 +241,7 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
         try:
             with dask.config.set(settings):
                 cluster = LocalCluster(
-                    n_workers=len(slices), threads_per_worker=1, memory_limit=0, worker_class=Watchful,
+                    n_workers=len(slices), threads_per_worker=1, memory_limit=0, worker_class=RecordingNanny,
                     dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,  # a free port
                 )  # fmt: skip
             stack.callback(cluster.close)

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from graphrl.compare.cluster import execute_all
 from graphrl.compare.runs import FORMAT, Row, Run
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 
 
 class Entry(Protocol):
@@ -35,12 +35,12 @@ class Kind(NamedTuple, Generic[T]):
     Attributes:
       read: converts the JSON value of a line to an entry; raises GraphrlError if it is none.
       key: of an entry; of entries with equal keys the last one counts.
-      beginning: first bytes of every line.
+      prefix: first bytes of every line.
     """
 
     read: Callable[[object], T]
     key: Callable[[T], str]
-    beginning: bytes
+    prefix: bytes
 
 
 RUNS = Kind(Row.from_dict, lambda row: row.key, f'{{"format": "{FORMAT}"'.encode())
@@ -81,15 +81,15 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
     try:
         file = _opened(path)
     except (OSError, ValueError) as error:
-        raise GraphrlError(f"cannot write {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+        raise GraphrlError(f"cannot write {quote_path(path)}: {getattr(error, 'strerror', None) or error}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise GraphrlError(f"{shown(path)}: another comparison writes to it now: name another file") from None
+            raise GraphrlError(f"{quote_path(path)}: another comparison writes to it: choose another file") from None
         file.seek(0)
         data = file.read()
-        rows, whole = _parse(data, shown(path), kind)
+        rows, whole = _parse(data, quote_path(path), kind)
         if whole < len(data):
             file.truncate(whole)
         elif data and not data.endswith(b"\n"):
@@ -99,7 +99,7 @@ def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]
 
 def _opened(path: str | os.PathLike[str]) -> FileIO:
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(None, "it is no plain file, and runs are read from it as well as written")
+        raise OSError(None, "must be a regular file, from which runs are read and to which they are appended")
     return open(path, "a+b", buffering=0)
 
 
@@ -114,7 +114,7 @@ def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
             try:
                 row = kind.read(json.loads(line))
             except ValueError as error:
-                if last and kind.beginning.startswith(line[: len(kind.beginning)]):
+                if last and kind.prefix.startswith(line[: len(kind.prefix)]):
                     break
                 fault = str(error) if isinstance(error, GraphrlError) else "it is no JSON"
                 raise GraphrlError(f"{source}, line {number}: {fault}") from None
@@ -142,7 +142,7 @@ class Comparison(NamedTuple):
 Watch = Callable[[Sequence[Run]], contextlib.AbstractContextManager[Callable[[Row], None]]]
 
 
-def _nobody(runs: Sequence[Run]) -> contextlib.AbstractContextManager[Callable[[Row], None]]:
+def _no_watch(runs: Sequence[Run]) -> contextlib.AbstractContextManager[Callable[[Row], None]]:
     return contextlib.nullcontext(lambda row: None)
 
 
@@ -153,7 +153,7 @@ def compare(
     processes: int = 1,
     cluster: str | None = None,
     retry: bool = False,
-    watch: Watch = _nobody,
+    watch: Watch = _no_watch,
     prepare: Callable[[], object] | None = None,
 ) -> Comparison:
     """Executes the runs that are not in the file yet.

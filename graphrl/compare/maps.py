@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from graphrl.compare.report import counted, finite_fields, percent, print_table
+from graphrl.compare.report import finite_fields, group_faults, percent, print_table
 from graphrl.compare.runs import fault_of
 from graphrl.compare.table import TIE, gap, mean
 from graphrl.costs.maps.problem import MapProblem
@@ -19,7 +19,7 @@ from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds
 
-HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "of these compiling")
+HEADINGS = ("method", "speed-up", "least", "mean gap", "won or tied", "evaluations", "seconds", "compile s")
 _MAX_GRAPHS = 24  # up to which latencies are printed in a separate table
 
 
@@ -100,8 +100,8 @@ def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
     graphs, seeds = _names(rows, "graph"), len({row.seed for row in rows})
     if len(graphs) <= _MAX_GRAPHS:
         print_table("Latency, means over seeds", *latencies(rows))
-    counted = f"{len(graphs)} graph{'s' * (len(graphs) > 1)}, {seeds} seed{'s' * (seeds > 1)}"
-    print_table(f"memory maps on {chip}\n{counted}, {budget}", HEADINGS, [cells(one) for one in summarise(rows)])
+    counts = f"{len(graphs)} graph{'s' * (len(graphs) > 1)}, {seeds} seed{'s' * (seeds > 1)}"
+    print_table(f"memory maps on {chip}\n{counts}, {budget}", HEADINGS, [cells(one) for one in summarise(rows)])
     for line in notes(rows):
         print(line)
 
@@ -132,7 +132,7 @@ def cells(summary: MapSummary) -> list[str]:
 
 def notes(rows: Sequence[MapRow]) -> list[str]:
     """Reasons of failed runs, one line each."""
-    return counted((row.method, row.error) for row in rows if row.error is not None)
+    return group_faults((row.method, row.error) for row in rows if row.error is not None)
 
 
 def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
     figure = Figure(figsize=(10, 5.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     for number, (method, cases) in enumerate(by_method_and_case(rows).items()):
-        good = [row for some in cases.values() for row in some if row.feasible and row.curve]
-        turn = number // len(COLOURS)
-        marker, dashes = MARKERS[(number + turn) % len(COLOURS)], _DASHES[turn % len(_DASHES)]
+        good = [row for group in cases.values() for row in group if row.feasible and row.curve]
+        cycle = number // len(COLOURS)
+        marker, dashes = MARKERS[(number + cycle) % len(COLOURS)], _DASHES[cycle % len(_DASHES)]
         for last, budget in enumerate(reversed(dict.fromkeys(row.budget for row in good))):
             at_budget = [row for row in good if row.budget == budget]
             seconds, gaps = _mean_curve(at_budget, [best[row.case].value for row in at_budget])
@@ -130,9 +130,9 @@ def _edges(low: float, high: float) -> np.ndarray:
 
 
 def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray, edges: np.ndarray) -> None:
-    tied = np.abs(percents) <= 1e-7
-    for some, shade in ((percents[(percents > 0) & ~tied], BETTER), (percents[(percents < 0) & ~tied], WORSE)):
-        axes.hist(some[np.isfinite(some)], bins=edges, color=shade, edgecolor="white", linewidth=0.4)
+    equal = np.abs(percents) <= 1e-7
+    for values, shade in ((percents[(percents > 0) & ~equal], BETTER), (percents[(percents < 0) & ~equal], WORSE)):
+        axes.hist(values[np.isfinite(values)], bins=edges, color=shade, edgecolor="white", linewidth=0.4)
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlabel("improvement [%]", fontsize=9)
     axes.set_ylabel("graphs", fontsize=9)
@@ -141,7 +141,7 @@ def _draw_histogram(axes: Any, method: str, baseline: str, percents: np.ndarray,
     axes.tick_params(labelsize=8, labelbottom=True)  # also where the panel below is empty
     title = method
     if len(percents):
-        share = 100 * np.mean((percents > 0) | tied)
+        share = 100 * np.mean((percents > 0) | equal)
         least, most = percents.min() + 0.0, percents.max() + 0.0  # + 0.0: no -0.0
         title += f"\nas good or better on {share:.1f}%, {least:+.1f}% to {most:+.1f}%"
     axes.set_title(_plain(title), fontsize=9)

@@ -10,7 +10,7 @@ from graphrl.compare.runs import Row
 from graphrl.compare.table import Summary, best_known, by_method_and_case, contradictions, mean_value, summarise
 from graphrl.costs.problem import Problem
 from graphrl.solvers.base import Budget
-from graphrl.units import finite, format_objective, format_seconds
+from graphrl.units import finite_or_none, format_objective, format_seconds
 
 HEADINGS = ("method", "mean gap", "worst gap", "to bound", "optimal", "won", "won or tied", "seconds", "failed")
 _MAX_GRAPHS, _MAX_METHODS = 12, 8  # up to which values are printed in a separate table
@@ -60,20 +60,20 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
         names = {row.graph for row in rows if row.case == case}
         lines.append(f"a value of {', '.join(names) or case[0]} is below its lower bound: one of them is wrong")
     for method, cases in by_method_and_case(rows).items():
-        noted = [row for some in cases.values() for row in some if row.error or row.note]
-        lines += counted((method, row.error or row.note or "") for row in noted)
-        over = sum(row.error is None and not row.feasible for some in cases.values() for row in some)
-        if over:
-            lines.append(f"{method}: {over} plan{'s' * (over > 1)} above the memory limit")
+        noted = [row for group in cases.values() for row in group if row.error or row.note]
+        lines += group_faults((method, row.error or row.note or "") for row in noted)
+        above_limit = sum(row.error is None and not row.feasible for group in cases.values() for row in group)
+        if above_limit:
+            lines.append(f"{method}: {above_limit} plan{'s' * (above_limit > 1)} above the memory limit")
     compiled = [one for one in summaries if one.compile_share > _COMPILED]
-    lines += [f"{one.method}: {one.compile_share:.0%} of its seconds went into compiling" for one in compiled]
+    lines += [f"{one.method}: {one.compile_share:.0%} of its time was compilation" for one in compiled]
     machines = {(row.machine, row.cores) for row in rows}
     if len(machines) > 1:
-        lines.append("the rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
+        lines.append("rows are of different machines: " + "; ".join(f"{m}, {c} cores" for m, c in sorted(machines)))
     return lines
 
 
-def counted(faults: Iterable[tuple[str, str]]) -> list[str]:
+def group_faults(faults: Iterable[tuple[str, str]]) -> list[str]:
     """Groups errors of runs, each a method and a text, into one line for equal pairs."""
     counts = Counter(faults)
     return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]
@@ -93,8 +93,8 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
     for row in {row.case: row for row in rows}.values():
         values = [mean_value(cases.get(row.case, [])) for cases in by_method.values()]
         least, bound = best[row.case]
-        shown = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound
-        words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in shown]
+        columns = [*values, least, bound if math.isfinite(least) else math.inf]  # without a plan there is no bound
+        words = ["-" if math.isinf(value) else format_objective(row.problem.objective, value) for value in columns]
         lines.append([row.graph, f"{row.ops:,}", *words])
     return ["graph", "ops", *by_method, "best known", "bound"], lines
 
@@ -164,7 +164,7 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
     summaries = summarise(rows, others)
     graphs = [
         {"graph": row.graph, "fingerprint": row.fingerprint, "ops": row.ops}
-        | {name: finite(value) for name, value in zip(("best", "bound"), best[row.case], strict=True)}
+        | {name: finite_or_none(value) for name, value in zip(("best", "bound"), best[row.case], strict=True)}
         for row in {row.case: row for row in rows}.values()
     ]
     methods = [finite_fields(summary) for summary in summaries]
@@ -173,4 +173,4 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 def finite_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, with None for floats that JSON cannot represent."""
-    return {key: finite(item) for key, item in dataclasses.asdict(value).items()}
+    return {key: finite_or_none(item) for key, item in dataclasses.asdict(value).items()}

@@ -29,7 +29,7 @@ from graphrl.graphs.padding import Sizes, common_sizes, shared_sizes
 from graphrl.graphs.readers.json import graph_to_dict
 from graphrl.methods import digest, find_solver
 from graphrl.plan import Plan
-from graphrl.process import maps_run_short
+from graphrl.process import near_mmap_limit
 from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Progress, Task
 
@@ -40,7 +40,7 @@ WARM_UP_SECONDS = 1.0  # at most: enough for a portfolio to pass its first stage
 COMPILE_SHARE = 0.05  # of the budget: a run that compiled for longer is repeated
 BOUND_ROUNDING = 1e-9  # relative, of makespans: sums of floats depend on their order
 _MAX_PROGRAMS = 200  # (method, sizes) pairs whose compiled programs are kept: thousands would fill the memory
-_LOOK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a memory limit
+_CHECK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a memory limit
 
 
 def fingerprint(graph: ComputationGraph) -> str:
@@ -171,7 +171,7 @@ class Row:
           GraphrlError: it is no such object.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise GraphrlError(f'it is no run: a run says "format": "{FORMAT}"')
+            raise GraphrlError(f'not a run: must have "format": "{FORMAT}"')
         if value.get("version") != VERSION:
             raise GraphrlError(f'version is {value.get("version")!r}: this graphrl reads "version": {VERSION}')
         fields = {key: item for key, item in value.items() if key not in ("format", "version", "objective", "model")}
@@ -233,7 +233,7 @@ class Executor:
         Raises:
           KeyboardInterrupt: Ctrl-C; the run is lost.
         """
-        if maps_run_short():  # after some hundred runs of a method that compiles for every graph
+        if near_mmap_limit():  # after some hundred runs of a method that compiles for every graph
             self._forget_programs()
         warm = run.warm_up and run.budget.seconds is not None
         if warm:
@@ -266,7 +266,7 @@ class Executor:
 
     def _measure(self, run: Run) -> Row:
         curve = _Curve(run.problem)
-        with compile_clock() as compiling, warnings.catch_warnings(record=True) as warned:
+        with compile_clock() as compiling, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             started = time.perf_counter()
@@ -287,8 +287,8 @@ class Executor:
             seconds=seconds,
             compile_seconds=compiling(),
             evaluations=plan.evaluations,
-            note=fault_of(warned[0].message) if warned else None,
-            curve=curve.ended(seconds, plan),
+            note=fault_of(caught[0].message) if caught else None,
+            curve=curve.until(seconds, plan),
         )
 
     def _bound(self, run: Run, plan: Plan) -> float:
@@ -357,21 +357,21 @@ class _Curve:
         self._limited = problem.memory_limit is not None
         self._points: list[Point] = []
         self._started = time.perf_counter()
-        self._looked = float("-inf")
+        self._last_check = float("-inf")
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         now = time.perf_counter() - self._started
         if self._limited:  # the device's value mixes time and excess: evaluate the plan
-            if now - self._looked < _LOOK_SECONDS:
+            if now - self._last_check < _CHECK_SECONDS:
                 return
-            self._looked, best = now, plan()
+            self._last_check, best = now, plan()
             if best.excess:
                 return
             value = best.value
         if not self._points or value < self._points[-1][2]:
             self._points.append((now, evaluations, value))
 
-    def ended(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
+    def until(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
         """The curve with the plan at its end; earlier points are float32, and never below the exact value."""
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)

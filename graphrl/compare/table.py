@@ -89,7 +89,7 @@ def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
     """
     best = best_known([*rows, *others])
     cells = by_method_and_case(rows)
-    means = {method: {case: mean_value(some) for case, some in cases.items()} for method, cases in cells.items()}
+    means = {method: {case: mean_value(group) for case, group in cases.items()} for method, cases in cells.items()}
     return [_summary(method, cells[method], means, best) for method in cells]
 
 
@@ -107,8 +107,8 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
     Graphs on which either has failed are left out.
     """
     cells = by_method_and_case(rows)
-    ours, theirs = cells.get(method, {}), cells.get(baseline, {})
-    pairs = [(mean_value(some), mean_value(theirs.get(case, []))) for case, some in ours.items()]
+    of_method, of_baseline = cells.get(method, {}), cells.get(baseline, {})
+    pairs = [(mean_value(group), mean_value(of_baseline.get(case, []))) for case, group in of_method.items()]
     return [-gap(value, base) for value, base in pairs if math.isfinite(value) and math.isfinite(base)]
 
 
@@ -121,17 +121,17 @@ def mean_value(rows: Sequence[Row]) -> float:
 def _summary(
     method: str, cases: dict[Case, list[Row]], means: dict[str, dict[Case, float]], best: dict[Case, Best]
 ) -> Summary:
-    good = {case: some for case, rows in cases.items() if (some := [row for row in rows if row.feasible])}
-    rows = [row for some in good.values() for row in some]
-    to_best = [[gap(row.value or 0, best[case].value) for row in some] for case, some in good.items()]
-    to_bound = [mean([gap(row.value or 0, best[case].bound) for row in some]) for case, some in good.items()]
-    rivals = [values for name, values in means.items() if name != method]
-    wins = [
-        _rank(value, [values.get(case, math.inf) for values in rivals], case[1])
+    good = {case: group for case, rows in cases.items() if (group := [row for row in rows if row.feasible])}
+    rows = [row for group in good.values() for row in group]
+    to_best = [[gap(row.value or 0, best[case].value) for row in group] for case, group in good.items()]
+    to_bound = [mean([gap(row.value or 0, best[case].bound) for row in group]) for case, group in good.items()]
+    others = [values for name, values in means.items() if name != method]
+    ranks = [
+        _rank(value, [values.get(case, math.inf) for values in others], case[1])
         for case, value in means[method].items()
     ]
     runs = sum(map(len, cases.values()))
-    seconds = [mean([row.seconds for row in some]) for some in good.values()]
+    seconds = [mean([row.seconds for row in group]) for group in good.values()]
     total = sum(row.seconds for row in rows)
     return Summary(
         method=method,
@@ -141,9 +141,9 @@ def _summary(
         mean_gap=mean([mean(gaps) for gaps in to_best]) if rows else None,
         worst_gap=max(max(gaps) for gaps in to_best) if rows else None,
         bound_gap=mean(to_bound) if rows else None,
-        optimal=sum(_tied(row.value or 0, best[row.case].bound, row.problem) for row in rows) / runs,
-        won=wins.count("won") / len(cases),
-        won_or_tied=(len(wins) - wins.count("lost")) / len(cases),
+        optimal=sum(_is_equal(row.value or 0, best[row.case].bound, row.problem) for row in rows) / runs,
+        won=ranks.count("won") / len(cases),
+        won_or_tied=(len(ranks) - ranks.count("lost")) / len(cases),
         value=_geometric(list(means[method].values())),
         seconds=mean(seconds) if rows else None,
         compile_share=sum(row.compile_seconds for row in rows) / total if total > 0 else 0.0,
@@ -153,12 +153,12 @@ def _summary(
 def _rank(value: float, others: Sequence[float], problem: Problem) -> str:
     """Classifies a value as "won" (the lowest alone), "tied" (with another) or "lost"."""
     lowest = min(others, default=math.inf)
-    if math.isinf(value) or (value > lowest and not _tied(value, lowest, problem)):
+    if math.isinf(value) or (value > lowest and not _is_equal(value, lowest, problem)):
         return "lost"
-    return "tied" if _tied(value, lowest, problem) else "won"
+    return "tied" if _is_equal(value, lowest, problem) else "won"
 
 
-def _tied(a: float, b: float, problem: Problem) -> bool:
+def _is_equal(a: float, b: float, problem: Problem) -> bool:
     return math.isclose(a, b, rel_tol=0.0 if problem.objective == "peak_memory" else TIE)
 
 
@@ -193,7 +193,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     if not values:
         return Estimate(math.nan, None)
-    center, freedom = mean(values), len(values) - 1
-    if freedom == 0:
+    center, degrees = mean(values), len(values) - 1
+    if degrees == 0:
         return Estimate(center, None)
-    return Estimate(center, float(t.ppf(0.975, freedom)) * statistics.stdev(values) / math.sqrt(len(values)))
+    return Estimate(center, float(t.ppf(0.975, degrees)) * statistics.stdev(values) / math.sqrt(len(values)))

@@ -14,7 +14,7 @@ Parts: plain `numba.njit` optimises every function together with all its callees
 a function at call depth four is compiled four times, and once more for itself. With `parts.py`, numba keeps a part as
 it was lowered until an entry inlines it.
 
-`beside` compiles two functions in parallel, one of them in another process, which stores it on disk.
+`background_compile` compiles two functions in parallel, one of them in another process, which stores it on disk.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ import numba
 import numba.extending
 import numpy as np
 
-from graphrl.files import cache_folder, shown
-from graphrl.process import count_cores, uncollected
+from graphrl.files import cache_folder, quote_path
+from graphrl.process import count_cores, pause_gc
 
 # numba's type hints lack this setting and the keyword `_nrt`.
 config, njit = cast(Any, numba.config), cast(Any, numba.njit)
@@ -79,11 +79,11 @@ def late_entry(function: F) -> F:
     It is for functions that compile in less than a second, and for modules that `import graphrl` loads: an import
     creates no folder.
     """
-    made = functools.cache(lambda: cast(Any, entry(function)))
+    compile_once = functools.cache(lambda: cast(Any, entry(function)))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        compiled = made()
+        compiled = compile_once()
         with contextlib.nullcontext() if compiled.overloads else unannounced():
             return compiled(*args)
 
@@ -166,7 +166,7 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
     """
     here, mark = folder(function), ready(function, what)
     if not mark.exists():
-        when = "once" if is_writable(here) else f"again in each run: {shown(here)} cannot be written"
+        when = "once" if is_writable(here) else f"again in each run: {quote_path(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
     with unannounced():
         yield
@@ -178,12 +178,12 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
 def unannounced() -> Iterator[None]:
     """Context for compiling without a message, and faster: without garbage collection."""
     import_without_scipy()
-    with uncollected():
+    with pause_gc():
         yield
 
 
 @contextlib.contextmanager
-def beside(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
+def background_compile(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
     """Context in which another process compiles a function.
 
     This is done only if it saves time: the function is not on disk yet, its folder can be written, and there is a

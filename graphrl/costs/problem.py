@@ -68,12 +68,12 @@ class Problem:
             if type(self.memory_limit) is not int or not 0 < self.memory_limit <= 2**62:
                 raise ProblemError(f"memory_limit is {self.memory_limit!r}: must be an integer of bytes from 1 to 2^62")
             if self.objective == "peak_memory":
-                raise ProblemError("memory_limit goes with makespan and max_load: peak_memory minimises memory itself")
+                raise ProblemError("memory_limit requires the objective makespan or max_load: it is peak_memory")
         if type(self.cpus) is not int or not 0 <= self.cpus <= self.devices:
             raise ProblemError(f"cpus is {self.cpus!r}: must be an integer from 0 to {self.devices}, the devices")
         if self.cpus and self.objective != "max_load":
             raise ProblemError(
-                f"cpus goes with the objective max_load: under {self.objective} all devices are identical"
+                f"cpus requires the objective max_load: under {self.objective} all devices are identical"
             )
 
     @classmethod

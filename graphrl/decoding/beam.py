@@ -72,7 +72,7 @@ def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout
     def step(states: _States, index: jax.Array) -> tuple[_States, tuple[jax.Array, jax.Array]]:
         ready = states.waits == 0
         log_probs = masked_log_softmax(logits(Context(index, states.first, states.last, ready)), ready)
-        scores = _collapsed(tables, states, states.score[..., None] + log_probs)
+        scores = _collapse(tables, states, states.score[..., None] + log_probs)
         score, best = lax.top_k(scores.reshape(g, -1), width)
         parent, op = best // n, best % n
         # after a graph's last op, its states no longer change
@@ -80,7 +80,7 @@ def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout
         parent = jnp.where(done, jnp.arange(width, dtype=jnp.int32)[None], parent)
         score = jnp.where(done, states.score, score)
         op = jnp.where(done | (score == -jnp.inf), n, op)
-        return _expanded(tables, states, parent, op, score, index), (parent, op)
+        return _expand(tables, states, parent, op, score, index), (parent, op)
 
     states, (parents, ops) = lax.scan(step, _start(tables, width), jnp.arange(n, dtype=jnp.int32))
     return _best(states, parents, ops)
@@ -91,7 +91,7 @@ def _make_tables(graph: PaddedGraph) -> _Tables:
     buffers = jax.vmap(memory.buffers)(graph)
     of_graph = jnp.arange(graph.num_ops.shape[0], dtype=jnp.int32)[:, None]
     # padding uses refer to the extra row and column, n and t
-    read = jnp.pad(buffers.of, ((0, 0), (0, 1)), constant_values=t)[of_graph, graph.use_tensor]
+    read = jnp.pad(buffers.root, ((0, 0), (0, 1)), constant_values=t)[of_graph, graph.use_tensor]
     matrix = jnp.zeros((len(of_graph), n + 1, t + 1), jnp.int16).at[of_graph, graph.use_op, read].add(jnp.int16(1))
     need = graph.workspace.at[of_graph, graph.producer].add(graph.owned_bytes)
     hashes = np.random.default_rng(0).integers(1 << 32, size=(n + 1, 2), dtype=np.uint32)
@@ -107,20 +107,20 @@ def _start(tables: _Tables, width: int) -> _States:
         return jnp.broadcast_to(array[:, None], (g, width, *array.shape[1:]))
 
     empty = jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf)
-    nobody, zero = jnp.full((g, width), n, jnp.int32), jnp.zeros((g, width), jnp.int32)
+    no_op, zero = jnp.full((g, width), n, jnp.int32), jnp.zeros((g, width), jnp.int32)
     return _States(
         waits=spread(at_first),
         memory=jax.tree.map(spread, jax.vmap(memory.start)(tables.graph, tables.buffers)),
         score=jnp.broadcast_to(empty[None], (g, width)),
-        first=nobody,
-        last=nobody,
+        first=no_op,
+        last=no_op,
         total=zero,
         squares=zero,
         hash=jnp.zeros((g, width, 2), jnp.uint32),
     )
 
 
-def _collapsed(tables: _Tables, states: _States, scores: jax.Array) -> jax.Array:
+def _collapse(tables: _Tables, states: _States, scores: jax.Array) -> jax.Array:
     """The scores `[g, w, n]` of candidates, -inf for those with a better candidate of the same set."""
     g, w, n = scores.shape
     # for all pairs: the op only in the other state's set, and the op only in this one's
@@ -150,14 +150,14 @@ def _of_candidates(
 ) -> tuple[_Candidates, _Candidates]:
     """For all pairs `[g, w, w]`: this state's candidate with op `theirs`, and the other state's with op `mine`."""
     g, w, _ = scores.shape
-    need = jnp.broadcast_to(tables.need[:, None], scores.shape) - _spared(tables, states)
+    need = jnp.broadcast_to(tables.need[:, None], scores.shape) - _saved_bytes(tables, states)
     after = jnp.maximum(states.memory.peak[..., None], states.memory.live[..., None] + need)
     of_graph, state = jnp.arange(g, dtype=jnp.int32)[:, None, None], jnp.arange(w, dtype=jnp.int32)
     this, other = (of_graph, state[None, :, None], theirs), (of_graph, state[None, None, :], mine)
     return _Candidates(scores[this], after[this]), _Candidates(scores[other], after[other])
 
 
-def _spared(tables: _Tables, states: _States) -> jax.Array:
+def _saved_bytes(tables: _Tables, states: _States) -> jax.Array:
     """Bytes that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units; a 0 `[1, 1, 1]`
     without shares.
     """
@@ -167,13 +167,13 @@ def _spared(tables: _Tables, states: _States) -> jax.Array:
     read = jax.vmap(lambda matrix, op, source: matrix[op, source].astype(jnp.int32))(
         tables.reads, buffers.op, buffers.source
     )
-    of_state = jax.vmap(memory.spared, (None, None, 0, None))
+    of_state = jax.vmap(memory.saved_bytes, (None, None, 0, None))
     amount = jnp.maximum(jax.vmap(of_state)(graph, buffers, states.memory, read), 0)
     n = tables.need.shape[1]
     return jax.vmap(lambda op, x: jnp.zeros((len(x), n + 1), jnp.float32).at[:, op].add(x)[:, :n])(buffers.op, amount)
 
 
-def _expanded(
+def _expand(
     tables: _Tables, states: _States, parent: jax.Array, op: jax.Array, score: jax.Array, step: jax.Array
 ) -> _States:
     """The states that `op` reaches from `parent`, both `[g, w]`; op n leaves a state unchanged."""

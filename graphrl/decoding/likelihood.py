@@ -93,12 +93,12 @@ def _forward(values: jax.Array, order: jax.Array, ready: _Ready) -> tuple[jax.Ar
     total = _sums_at_steps(jnp.broadcast_to(jnp.exp(values), order.shape), ready)
     lane = jnp.arange(g, dtype=jnp.int32)[None, :, None]
     chosen = take(jnp.pad(values, ((0, 1), (0, 0), (0, 0))).reshape(-1), order * g + lane)
-    taken = jnp.where(order < n, chosen - jnp.log(jnp.where(order < n, total, 1)), 0)
-    return taken.sum(0), (values, order, ready, total)
+    step_log_probs = jnp.where(order < n, chosen - jnp.log(jnp.where(order < n, total, 1)), 0)
+    return step_log_probs.sum(0), (values, order, ready, total)
 
 
-def _backward(kept: tuple, cotangent: jax.Array) -> tuple:
-    values, order, ready, total = kept
+def _backward(residuals: tuple, cotangent: jax.Array) -> tuple:
+    values, order, ready, total = residuals
     n = order.shape[0]
     inverse = jnp.where(order < n, 1 / jnp.where(order < n, total, 1), 0)
     expected = jnp.exp(values) * _sums_over_steps(inverse, ready)

@@ -17,7 +17,7 @@ from graphrl.graphs.padding import PaddedGraph
 class GraphBuffers(NamedTuple):
     """The buffers of a graph, each named by its first tensor; t tensors, s shares."""
 
-    of: jax.Array  # [t] int32, the buffer of each tensor: its own, or the one that it is an alias of
+    root: jax.Array  # [t] int32, the buffer of each tensor: its own, or the one that it is an alias of
     pinned: jax.Array  # [t] bool, never freed
     source: jax.Array  # [s] int32, the buffer that a share may reuse; t - 1 for padding
     op: jax.Array  # [s] int32, the op that may reuse it; n without one, or if an earlier output of the op has it
@@ -38,27 +38,27 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
     own = jnp.arange(t, dtype=jnp.int32)
     pinned = graph.kept
     if not shares:
-        nothing = jnp.zeros(0, jnp.int32)
-        return GraphBuffers(own, pinned, nothing, nothing)
+        empty = jnp.zeros(0, jnp.int32)
+        return GraphBuffers(own, pinned, empty, empty)
     # [t + 1] the tensor of which each is an alias
     aliases = jnp.where(graph.share_reuses, t, graph.share_tensor)
-    of = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
-    external = (of[:t] == own) & (graph.owned_bytes == 0) & (graph.tensor_bytes > 0)
+    root = jnp.arange(t + 1, dtype=jnp.int32).at[aliases].set(graph.share_of).at[t].set(t)
+    external = (root[:t] == own) & (graph.owned_bytes == 0) & (graph.tensor_bytes > 0)
     for _ in range(shares.bit_length()):
-        of = take(of, of)
-    pinned = jnp.zeros(t, jnp.bool_).at[of[:t]].max(pinned | external)
-    source = jnp.minimum(take(of, graph.share_of), t - 1)
+        root = take(root, root)
+    pinned = jnp.zeros(t, jnp.bool_).at[root[:t]].max(pinned | external)
+    source = jnp.minimum(take(root, graph.share_of), t - 1)
     real = graph.share_reuses & (graph.share_tensor < t)
     op = jnp.where(real, take(graph.producer, jnp.minimum(graph.share_tensor, t - 1)), n)
     same = (op[:, None] == op[None]) & (source[:, None] == source[None])
     second = jnp.tril(same, -1).any(1)
-    return GraphBuffers(of[:t], pinned, source, jnp.where(second, n, op))
+    return GraphBuffers(root[:t], pinned, source, jnp.where(second, n, op))
 
 
 def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
     """State of memory before the first op."""
     t, n = graph.sizes.tensors, graph.sizes.ops
-    read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
+    read = jnp.concatenate([buffers.root, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     left = add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op < n).astype(jnp.int32))[:t]
     zero = jnp.zeros((), jnp.float32)
     return Memory(left, graph.owned_bytes, zero, zero)
@@ -67,11 +67,11 @@ def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
 def reads(graph: PaddedGraph, buffers: GraphBuffers, op: jax.Array) -> jax.Array:
     """Number of tensors of each buffer that an op reads: `[t]` int32."""
     t = graph.sizes.tensors
-    read = jnp.concatenate([buffers.of, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
+    read = jnp.concatenate([buffers.root, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     return add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op == op).astype(jnp.int32))[:t]
 
 
-def spared(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.Array) -> jax.Array:
+def saved_bytes(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.Array) -> jax.Array:
     """Bytes that each share saves its op now by reusing a buffer: `[s]` float32, byte units; -1 if reuse is not
     allowed.
 
@@ -98,16 +98,16 @@ def run(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, op: jax.Array
     """
     n, t = graph.sizes.ops, graph.sizes.tensors
     is_output = (graph.producer == op) & (jnp.arange(t, dtype=jnp.int32) < graph.num_tensors)
-    size, taken = memory.size, jnp.zeros(t, jnp.bool_)
+    size, is_reused = memory.size, jnp.zeros(t, jnp.bool_)
     if graph.sizes.shares:
-        takes = (spared(graph, buffers, memory, take(read, buffers.source)) >= 0) & (buffers.op == op) & (op < n)
+        takes = (saved_bytes(graph, buffers, memory, take(read, buffers.source)) >= 0) & (buffers.op == op) & (op < n)
         output = jnp.minimum(graph.share_tensor, t - 1)
-        taken = taken.at[output].max(takes)
-        given = jnp.zeros(t, jnp.bool_).at[buffers.source].max(takes)
-        grown = jnp.zeros(t, jnp.float32).at[output].add(jnp.where(takes, take(size, buffers.source), 0))
-        size = jnp.where(taken, grown, jnp.where(given, 0, size))
-    live = memory.live + jnp.where(is_output & ~taken, size, 0).sum()
+        is_reused = is_reused.at[output].max(takes)
+        is_donated = jnp.zeros(t, jnp.bool_).at[buffers.source].max(takes)
+        reused_size = jnp.zeros(t, jnp.float32).at[output].add(jnp.where(takes, take(size, buffers.source), 0))
+        size = jnp.where(is_reused, reused_size, jnp.where(is_donated, 0, size))
+    live = memory.live + jnp.where(is_output & ~is_reused, size, 0).sum()
     peak = jnp.maximum(memory.peak, live + jnp.where(op < n, take(graph.workspace, jnp.minimum(op, n - 1)), 0))
     left = memory.left - read
-    freed = ((read > 0) | is_output) & (left == 0) & ~buffers.pinned
-    return Memory(left, size, live - jnp.where(freed, size, 0).sum(), peak)
+    is_freed = ((read > 0) | is_output) & (left == 0) & ~buffers.pinned
+    return Memory(left, size, live - jnp.where(is_freed, size, 0).sum(), peak)

@@ -114,7 +114,7 @@ Logits = Callable[[Context], jax.Array]  # -> [g, s, n] float32; values at ops t
 _Choice = Callable[[jax.Array, jax.Array], jax.Array]  # step, log-probabilities [g, s, n] -> ops [g, s] int32
 
 
-class _Asked(NamedTuple):
+class _RolloutState(NamedTuple):
     waits: jax.Array  # [g, s, n] int16
     first: jax.Array  # [g, s] int32
     last: jax.Array  # [g, s] int32
@@ -178,15 +178,15 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
     """Log-probabilities `[g, s]` and orders `[g, s, n]`."""
     matrix, at_first = releases(graph), waits(graph)
     g, n = at_first.shape
-    nobody = jnp.full((g, samples), n, jnp.int32)
+    no_op = jnp.full((g, samples), n, jnp.int32)
     of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
 
-    def step(state: _Asked, index: jax.Array) -> tuple[_Asked, jax.Array]:
+    def step(state: _RolloutState, index: jax.Array) -> tuple[_RolloutState, jax.Array]:
         ready = state.waits == 0
         log_probs = masked_log_softmax(logits(Context(index, state.first, state.last, ready)), ready)
         op = jnp.where(ready.any(-1), choose(index, log_probs), n)
         chosen = jnp.take_along_axis(log_probs, jnp.minimum(op, n - 1)[..., None], -1)[..., 0]
-        return _Asked(
+        return _RolloutState(
             waits=state.waits - matrix[of_graph, op],
             first=jnp.where(index == 0, op, state.first),
             last=jnp.where(op < n, op, state.last),
@@ -194,7 +194,7 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
         ), op
 
     begin = jnp.broadcast_to(at_first[:, None], (g, samples, n))
-    state = _Asked(begin, nobody, nobody, jnp.zeros((g, samples), jnp.float32))
+    state = _RolloutState(begin, no_op, no_op, jnp.zeros((g, samples), jnp.float32))
     last, order = lax.scan(jax.checkpoint(step), state, jnp.arange(n, dtype=jnp.int32))
     return last.log_prob, jnp.moveaxis(order, 0, -1)
 
@@ -371,7 +371,7 @@ def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
     count = uniform.shape[0]
     width, lane = jnp.int32(block), jnp.arange(count, dtype=jnp.int32)
     children = jnp.arange(block, dtype=jnp.int32)[:, None] * count + lane[None]
-    anyone = state.last.any()
+    any_new_op = state.last.any()
 
     def down(sums: jax.Array, target: jax.Array, stays: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Descends one level. The conditional keeps XLA from recomputing a level for every element of the next one."""
@@ -380,7 +380,7 @@ def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
             index, left = _pick(sums, target)
             return jnp.where(state.last, index, stays), left
 
-        return lax.cond(anyone, draw, lambda: (stays, target))
+        return lax.cond(any_new_op, draw, lambda: (stays, target))
 
     tops = state.tops.reshape(-1, count)
     total = _total(tops)
@@ -411,12 +411,12 @@ def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     # the sum of the lower level may have been rounded differently
     target = jnp.minimum(target, _total(sums) * jnp.float32(1 - 2**-24))
     index, before = jnp.zeros(target.shape, jnp.int32), jnp.zeros_like(target)
-    reached = before
+    cumulative = before
     for i in range(sums.shape[0] - 1):
-        reached = reached + sums[i]
-        passed = reached <= target
-        index = index + passed.astype(jnp.int32)
-        before = jnp.where(passed, reached, before)
+        cumulative = cumulative + sums[i]
+        is_below = cumulative <= target
+        index = index + is_below.astype(jnp.int32)
+        before = jnp.where(is_below, cumulative, before)
     return index, target - before
 
 

@@ -156,9 +156,9 @@ def _observe(state: State, params: MapParams) -> Observation:
     )
 
 
-def _costs(params: MapParams, asked: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _costs(params: MapParams, requested: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The reward of a map `[N, 2]`, and the info of `MemoryMapEnv`."""
-    costs = device.evaluate(params.problem, asked[:, :1], asked[:, 1:])
+    costs = device.evaluate(params.problem, requested[:, :1], requested[:, 1:])
     reward = device.reward(params.problem, costs, squared=squared)[0]
     speedup = device.reward(params.problem, costs, squared=False)[0]
     info = {"latency": costs.latency[0], "error": costs.error[0], "speedup": jnp.maximum(speedup, 0)}

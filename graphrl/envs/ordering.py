@@ -185,9 +185,9 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
 def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
     """Largest sum of an op's reads, writes and workspace: `[]` float32, byte units. Each tensor of a buffer counts."""
     t = graph.sizes.tensors
-    of = jnp.minimum(graph.use_tensor, t - 1)
-    held = graph.workspace.at[graph.producer].add(graph.owned_bytes)
-    return held.at[graph.use_op].add(graph.owned_bytes[buffers.of[of]], mode="drop").max()
+    tensor = jnp.minimum(graph.use_tensor, t - 1)
+    op_bytes = graph.workspace.at[graph.producer].add(graph.owned_bytes)
+    return op_bytes.at[graph.use_op].add(graph.owned_bytes[buffers.root[tensor]], mode="drop").max()
 
 
 def _all_bytes(graph: PaddedGraph) -> jax.Array:

@@ -121,9 +121,9 @@ def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) 
     return jnp.concatenate([row.T.reshape(-1), transfers])
 
 
-def chosen(choice: jax.Array, coding: Coding) -> BetaTable:
+def to_beta_table(choice: jax.Array, coding: Coding) -> BetaTable:
     """The distributions of a coding, and the choice of each gene among them: `[k, g]` int32."""
-    logit, lower, upper = map(jnp.asarray, _tabulated(coding))
+    logit, lower, upper = map(jnp.asarray, _quantile_tables(coding))
     return BetaTable(logit, lower, upper, choice)
 
 
@@ -300,7 +300,7 @@ _CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
 
 
 @functools.cache
-def _tabulated(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _quantile_tables(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The quantile functions of all distributions of a coding, computed once per process."""
     with jax.ensure_compile_time_eval():  # also works if first called inside a jitted function
         shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
@@ -333,8 +333,8 @@ def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem:
     If o_s is 0 (no op takes time), the reward is -1 for o_a = 0 and else -2.
     """
     cost, base = (_cost(value, graph, problem) for value in (fitness, standard))
-    missed = 1 + (cost > 0).astype(jnp.float32)
-    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), missed)
+    penalty = 1 + (cost > 0).astype(jnp.float32)
+    return -jnp.where(base > 0, cost / jnp.where(base > 0, base, 1), penalty)
 
 
 @functools.cache
@@ -350,7 +350,7 @@ def search(
 
     @jax.custom_batching.custom_vmap
     def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
-        table = None if choice is None else chosen(choice.T, coding)
+        table = None if choice is None else to_beta_table(choice.T, coding)
         return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
 
     @best.def_vmap

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from typing import Any
 
-from graphrl.errors import GraphrlError, near
+from graphrl.errors import GraphrlError, suggest
 
 _ENTRY_POINTS = {  # imported on first use
     "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
@@ -48,11 +48,11 @@ def make(id: str, **options: Any) -> Any:
       GraphrlError: the id is not known, or the environment has no such option.
     """
     if id not in _ENTRY_POINTS:
-        raise GraphrlError(f"no environment {id!r}: {near(id, registered())}")
+        raise GraphrlError(f"no environment {id!r}: {suggest(id, registered())}")
     module, _, name = _ENTRY_POINTS[id].partition(":")
     build = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(build).parameters
     for option in options:
         if option not in parameters:
-            raise GraphrlError(f"{id} has no option {option!r}: {near(option, parameters)}")
+            raise GraphrlError(f"{id} has no option {option!r}: {suggest(option, parameters)}")
     return build(**options)

@@ -55,7 +55,7 @@ def check_env(
     checker = _Checker(env, reset, step, params, jax.random.key(seed), steps, copies, tolerance)
     checker.specifications()
     checker.episode()
-    checker.copies_are_a_loop()
+    checker.vmap_equals_loop()
     checker.final_observation()
     if wider is not None:
         checker.padding(wider)
@@ -88,14 +88,14 @@ class _Checker:
 
     def episode(self) -> None:
         """One episode, twice: as specified, finite, reproducible, and compiled once."""
-        first, again = self._run(), self._run()
-        _require(_close(first, again, 0), "the same key gives two different episodes")
+        first, repeated = self._run(), self._run()
+        _require(_close(first, repeated, 0), "the same key gives two different episodes")
         structures = {str(jax.tree.map(lambda x: (x.shape, x.dtype), one)) for one in first}
         _require(len(structures) == 1, f"its timesteps have {len(structures)} different structures")
         for timestep in first:
             self._check(timestep)
 
-    def copies_are_a_loop(self) -> None:
+    def vmap_equals_loop(self) -> None:
         """`jax.vmap` of reset and step gives the same results as a loop."""
         keys = jax.random.split(self.key, self.copies)
         spec = self.env.action_spec(self.params)
@@ -185,4 +185,4 @@ def _close(a: Any, b: Any, tolerance: float) -> bool:
 
 def _require(condition: bool, fault: str) -> None:
     if not condition:
-        raise EnvError(f"the environment breaks the contract: {fault}")
+        raise EnvError(f"the environment violates the interface: {fault}")

@@ -18,7 +18,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import LIGHT, REDUCTIONS, Layer
 from graphrl.graphs.topology import grouped
 
-_MOST_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for one op
+_MAX_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for one op
 
 
 def coarsened(graph: ComputationGraph) -> ComputationGraph:
@@ -49,14 +49,14 @@ def coarsened(graph: ComputationGraph) -> ComputationGraph:
 def own_weights(graph: ComputationGraph) -> list[set[str]]:
     """The external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
     size = {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
-    seen: set[str] = set()
+    counted: set[str] = set()
     weights: list[set[str]] = [set() for _ in graph.ops]
     for index in graph.arrays.topological.tolist():
         op = graph.ops[index]
         shared = {tensor.alias for tensor in op.outputs}
-        fresh = [name for name in dict.fromkeys(op.inputs) if name in size and name not in seen | shared]
-        seen.update(fresh)
-        weights[index] = _summing(fresh, size, op)
+        new = [name for name in dict.fromkeys(op.inputs) if name in size and name not in counted | shared]
+        counted.update(new)
+        weights[index] = _summing(new, size, op)
     return weights
 
 
@@ -83,7 +83,7 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
         }
         if op.weight_bytes in sums:
             return set(sums[op.weight_bytes])
-        if len(sums) > _MOST_SUMS:
+        if len(sums) > _MAX_SUMS:
             break
     left, chosen = op.weight_bytes, set()
     for name in sorted(names, key=lambda name: -size[name]):
@@ -101,16 +101,16 @@ def _layers(graph: ComputationGraph) -> list[int]:
     """
     a = graph.arrays
     order = a.topological.tolist()
-    is_loose, reads = _loose(graph, order), _reads(graph)
+    is_light_input, reads = _feeds_only_light(graph, order), _reads(graph)
     layer_of, heavy = [0] * a.num_ops, list[bool]()
-    beside: dict[int, int] = {}  # by tensor, the last layer without a heavy op that reads it
+    light_layer: dict[int, int] = {}  # by tensor, the last layer without a heavy op that reads it
     for index in order:
-        if is_loose[index]:
+        if is_light_input[index]:
             continue
         kind = graph.ops[index].type
-        last = max((layer_of[before] for before in a.predecessors[index] if not is_loose[before]), default=-1)
-        feeds = any(layer_of[writer] == last for writer in a.producer[reads[index]] if not is_loose[writer])
-        sibling = max((beside.get(tensor, -1) for tensor in reads[index]), default=-1)
+        last = max((layer_of[before] for before in a.predecessors[index] if not is_light_input[before]), default=-1)
+        feeds = any(layer_of[writer] == last for writer in a.producer[reads[index]] if not is_light_input[writer])
+        sibling = max((light_layer.get(tensor, -1) for tensor in reads[index]), default=-1)
         if feeds and (kind in LIGHT or (kind in REDUCTIONS and not heavy[last])):
             layer = last
         elif kind in REDUCTIONS and sibling >= max(last, 0):
@@ -120,20 +120,20 @@ def _layers(graph: ComputationGraph) -> list[int]:
             heavy.append(kind not in LIGHT and kind not in REDUCTIONS)
         layer_of[index] = layer
         if not heavy[layer]:
-            beside |= dict.fromkeys(reads[index], layer)
+            light_layer |= dict.fromkeys(reads[index], layer)
     for rank, index in reversed(list(enumerate(order))):
-        if is_loose[index]:
+        if is_light_input[index]:
             readers = {layer_of[after] for after in a.successors[index]}
             layer_of[index] = readers.pop() if len(readers) == 1 else rank - a.num_ops  # before all others
     return layer_of
 
 
-def _loose(graph: ComputationGraph, order: list[int]) -> list[bool]:
+def _feeds_only_light(graph: ComputationGraph, order: list[int]) -> list[bool]:
     """True for each op that is light and depends only on such ops: `[n]`."""
-    is_loose = [op.type in LIGHT for op in graph.ops]
+    is_light_input = [op.type in LIGHT for op in graph.ops]
     for index in order:
-        is_loose[index] &= all(is_loose[before] for before in graph.arrays.predecessors[index])
-    return is_loose
+        is_light_input[index] &= all(is_light_input[before] for before in graph.arrays.predecessors[index])
+    return is_light_input
 
 
 def _reads(graph: ComputationGraph) -> list[list[int]]:

@@ -191,7 +191,7 @@ class ComputationGraph:
         return np.unique(self.colocation, return_index=True)[1][self.colocation]
 
     @functools.cached_property
-    def mates(self) -> np.ndarray:
+    def next_colocated(self) -> np.ndarray:
         """The next op of each op's group, cyclically, `[n] int64`: the op itself if it is alone in its group."""
         return rings(self.leaders)
 
@@ -318,7 +318,7 @@ def indexed(graph: "ComputationGraph") -> GraphArrays:
     kept = np.zeros(len(tensors), bool)
     for name in graph.outputs:
         if name not in tensor_index:
-            raise GraphError(f"graph output {name!r} is no tensor of the graph")
+            raise GraphError(f"graph output {name!r} is not a tensor of the graph")
         if tensor_index[name] >= 0:
             kept[tensor_index[name]] = True
     return GraphArrays(
@@ -353,12 +353,12 @@ def _edges(ops: Sequence["Op"], op_index: dict[str, int], tensor_index: dict[str
     for i, op in enumerate(ops):
         for name in op.inputs:
             if name not in tensor_index:
-                raise GraphError(f"op {op.name!r}: input {name!r} is no tensor: no op writes it and it is no input")
+                raise GraphError(f"op {op.name!r}: input {name!r} is not a tensor: neither an output nor an input")
             if tensor_index[name] >= 0:
                 uses.add((tensor_index[name], i))
         for name in op.after:
             if name not in op_index:
-                raise GraphError(f"op {op.name!r}: control predecessor {name!r} is no op of the graph")
+                raise GraphError(f"op {op.name!r}: control predecessor {name!r} is not an op of the graph")
             control.add((op_index[name], i))
     return [np.array(sorted(pairs), np.int32).reshape(-1, 2) for pairs in (uses, control)]
 
@@ -375,9 +375,9 @@ def _shared(
             continue
         where = f"op {ops[producer].name!r}, output {tensor.name!r}"
         if tensor.alias is not None and tensor.reuses is not None:
-            raise GraphError(f"{where}: has both alias and reuses: at most one can hold")
+            raise GraphError(f"{where}: has both alias and reuses: must have at most one")
         if name not in ops[producer].inputs:
-            raise GraphError(f"{where}: {field} names {name!r}, which is no input of this op")
+            raise GraphError(f"{where}: {field} names {name!r}, which is not an input of this op")
         source = tensor_index[name]
         if field == "reuses":
             if (producer, name) in taken:
@@ -400,19 +400,19 @@ def _check_counts(graph: ComputationGraph) -> None:
 
 def _check_bytes(owner: str, field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be an integral number of bytes")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be an integral number of bytes")
     if value < 0 or value > MAX_BYTES:
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be from 0 to 2^62")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be from 0 to 2^62")
 
 
 def _check_name(owner: str, name: object) -> None:
     if not isinstance(name, str):
-        raise GraphError(f"{owner} has the name {_shown(name)}: must be text")
+        raise GraphError(f"{owner} has the name {_shorten(name)}: must be text")
     if not name:
         raise GraphError(f"{owner} has an empty name: every op and tensor needs a unique one")
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     """The value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
     if isinstance(value, int) and abs(value) >= 2**100:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
@@ -423,11 +423,11 @@ def _shown(value: object) -> str:
 def _check_seconds(owner: str, field: str, value: object) -> None:
     numeric = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not numeric or value != value:  # only NaN differs from itself
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number of seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be a finite number of seconds")
     if value < 0:  # type: ignore[operator]
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be at least 0 seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be at least 0 seconds")
     if value > float(MAX_WORK):  # type: ignore[operator]
-        raise GraphError(f"{owner}: {field} is {_shown(value)}: must be a finite number up to 10^30 seconds")
+        raise GraphError(f"{owner}: {field} is {_shorten(value)}: must be a finite number up to 10^30 seconds")
 
 
 def _check_numbers(op: Op) -> None:
@@ -436,7 +436,7 @@ def _check_numbers(op: Op) -> None:
     _check_bytes(f"op {op.name!r}", "workspace_bytes", op.workspace_bytes)
     _check_bytes(f"op {op.name!r}", "weight_bytes", op.weight_bytes)
     if isinstance(op.flops, bool) or not isinstance(op.flops, int | np.integer) or not 0 <= op.flops <= MAX_WORK:
-        raise GraphError(f"op {op.name!r}: flops is {_shown(op.flops)}: must be an integer from 0 to 10^30")
+        raise GraphError(f"op {op.name!r}: flops is {_shorten(op.flops)}: must be an integer from 0 to 10^30")
     if op.layer is not None:
         _check_layer(op.name, op.layer)
     if op.pipelined is not None:
@@ -452,7 +452,7 @@ def _check_layer(op: str, layer: Layer) -> None:
     for field in Layer.__dataclass_fields__:
         value = getattr(layer, field)
         if type(value) is not int or not 0 <= value <= MAX_COUNT:
-            raise GraphError(f"op {op!r}: layer.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+            raise GraphError(f"op {op!r}: layer.{field} is {_shorten(value)}: must be an integer from 0 to 2^31 - 1")
 
 
 def _check_pipelined(op: str, pipelined: Pipelined) -> None:
@@ -461,17 +461,17 @@ def _check_pipelined(op: str, pipelined: Pipelined) -> None:
         _check_seconds(where, "pipelined.cpu_runtime", pipelined.cpu_runtime)
     for field in ("cpu_only", "backward"):
         if type(value := getattr(pipelined, field)) is not bool:
-            raise GraphError(f"{where}: pipelined.{field} is {_shown(value)}: must be true or false")
+            raise GraphError(f"{where}: pipelined.{field} is {_shorten(value)}: must be true or false")
     if pipelined.colocation is not None and type(pipelined.colocation) is not int:
-        raise GraphError(f"{where}: pipelined.colocation is {_shown(pipelined.colocation)}: must be an integer")
+        raise GraphError(f"{where}: pipelined.colocation is {_shorten(pipelined.colocation)}: must be an integer")
     if pipelined.cpu_only and pipelined.cpu_runtime is None:
-        raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: it could run nowhere")
+        raise GraphError(f"{where}: pipelined.cpu_only is true without cpu_runtime: the op could not run on any device")
 
 
 def _check_machine(machine: Machine) -> None:
     for field in ("accelerators", "cpus"):
         if type(value := getattr(machine, field)) is not int or not 0 <= value <= MAX_COUNT:
-            raise GraphError(f"machine.{field} is {_shown(value)}: must be an integer from 0 to 2^31 - 1")
+            raise GraphError(f"machine.{field} is {_shorten(value)}: must be an integer from 0 to 2^31 - 1")
     if machine.memory_bytes is not None:
         _check_bytes("the machine", "memory_bytes", machine.memory_bytes)
 

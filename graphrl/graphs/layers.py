@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_MOST = 2**31 - 1
+_MAX = 2**31 - 1
 
 
 class Window(NamedTuple):
@@ -52,7 +52,7 @@ class Layer:
         batch, *read = _axes(input)
         _, *written = _axes(output)
         values = batch, *read, *written, *((0,) * 6 if window is None else window)
-        return Layer(*(min(max(0, int(value)), _MOST) for value in values))
+        return Layer(*(min(max(0, int(value)), _MAX) for value in values))
 
 
 def _axes(shape: Sequence[int]) -> tuple[int, int, int, int]:

@@ -33,9 +33,9 @@ _ROOM = {"tensors": 1, "rows": 2, "uses": 4, "controls": 1, "shares": 1}  # per 
 
 # Largest ratio between the sizes of graphs in one group of `shared_sizes`. BRKGA at these limits takes 4% longer on a
 # CPU, annealing 10 to 16%; a program takes two seconds to compile, as long as 30 runs of 5,000 evaluations on 125 ops.
-_MOST = {"ops": 1.25, "tensors": 1.25, "slots": 1.25}
+_MAX_GROWTH = {"ops": 1.25, "tensors": 1.25, "slots": 1.25}
 _MOST_OF_OTHERS = 2.0
-_LEAST = 8  # smaller sizes count as this
+_MIN_SIZE = 8  # smaller sizes count as this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -409,7 +409,7 @@ def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _similar(group: Sequence[Sizes]) -> bool:
     for field in dataclasses.fields(Sizes):
-        values = [max(_LEAST, getattr(one, field.name)) for one in group]
-        if max(values) > _MOST.get(field.name, _MOST_OF_OTHERS) * min(values):
+        values = [max(_MIN_SIZE, getattr(one, field.name)) for one in group]
+        if max(values) > _MAX_GROWTH.get(field.name, _MOST_OF_OTHERS) * min(values):
             return False
     return True

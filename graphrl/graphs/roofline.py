@@ -21,13 +21,13 @@ import math
 import numbers
 from typing import NamedTuple
 
-from graphrl.errors import GraphrlError, near
+from graphrl.errors import GraphrlError, suggest
 
 GPU_LAUNCH = 4e-6  # seconds
 PROGRAM_LAUNCH = 1e-6  # seconds
-LEAST_RATE, MOST_RATE = 1.0, 1e30  # per second; an op of at most MAX_WORK FLOPs then takes at most MAX_WORK seconds
-MOST_LAUNCH = 1e6  # seconds
-MOST_WORKSPACE = 2**62  # bytes
+MIN_RATE, MAX_RATE = 1.0, 1e30  # per second; an op of at most MAX_WORK FLOPs then takes at most MAX_WORK seconds
+MAX_LAUNCH = 1e6  # seconds
+MAX_WORKSPACE = 2**62  # bytes
 HOPPER, BEFORE = 32 << 20, 4 << 20  # bytes of cuBLAS workspace that XLA allocates, from Hopper on and before
 
 
@@ -55,10 +55,10 @@ class Chip:
     product_workspace: int = 0
 
     def __post_init__(self) -> None:
-        self._check("flops_per_second", LEAST_RATE, MOST_RATE, "a number from 1 to 1e30")
-        self._check("bytes_per_second", LEAST_RATE, MOST_RATE, "a number from 1 to 1e30")
-        self._check("launch_seconds", 0.0, MOST_LAUNCH, "a number of seconds from 0 to 1e6")
-        self._check("product_workspace", 0, MOST_WORKSPACE, "a number of bytes from 0 to 2^62")
+        self._check("flops_per_second", MIN_RATE, MAX_RATE, "a number from 1 to 1e30")
+        self._check("bytes_per_second", MIN_RATE, MAX_RATE, "a number from 1 to 1e30")
+        self._check("launch_seconds", 0.0, MAX_LAUNCH, "a number of seconds from 0 to 1e6")
+        self._check("product_workspace", 0, MAX_WORKSPACE, "a number of bytes from 0 to 2^62")
 
     def _check(self, field: str, least: float, most: float, right: str) -> None:
         value = getattr(self, field)
@@ -137,7 +137,7 @@ def find_chip(name: str | Chip) -> Chip:
         raise GraphrlError(f"chip is {name!r}: must be a Chip or the name of one, such as {DEFAULT_CHIP}")
     figures = CHIPS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
     if figures is None:
-        raise GraphrlError(f"unknown chip {name!r}: {near(name, CHIPS)}")
+        raise GraphrlError(f"unknown chip {name!r}: {suggest(name, CHIPS)}")
     return figures
 
 

@@ -39,10 +39,10 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
         return keys[first], first, number
     table = np.full(size, -1)
     table[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last assignment remains
-    found = np.flatnonzero(table >= 0)
-    first = table[found]
-    table[found] = np.arange(len(found))
-    return found, first, table[keys]
+    present = np.flatnonzero(table >= 0)
+    first = table[present]
+    table[present] = np.arange(len(present))
+    return present, first, table[keys]
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ class Waiting:
         """Items whose predecessors have all run, ascending; includes items that have run."""
         return [item for item, left in enumerate(self.left) if left == 0]
 
-    def ran(self, item: int) -> list[int]:
+    def finish(self, item: int) -> list[int]:
         """Records that an item has run; returns the items that become ready, in the order of its successors."""
         ready = []
         for after in self._successors[item]:
@@ -118,7 +118,7 @@ def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
     order = []
     while queue:
         order.append(by_value[heapq.heappop(queue)])
-        for item in waiting.ran(order[-1]):
+        for item in waiting.finish(order[-1]):
             heapq.heappush(queue, rank[item])
     return order
 
@@ -216,5 +216,5 @@ def _cycle(names: Sequence[str], sources: np.ndarray, targets: np.ndarray, left:
         node = predecessor[node]
     cycle = path[: seen[node] - 1 : -1] if seen[node] else path[::-1]
     first = cycle.index(min(cycle))
-    shown = [repr(names[i]) for i in (*cycle[first:], *cycle[:first], cycle[first])]
-    return shown if len(shown) <= 10 else [*shown[:5], f"... ({len(shown) - 6} more)", *shown[-1:]]
+    listed = [repr(names[i]) for i in (*cycle[first:], *cycle[:first], cycle[first])]
+    return listed if len(listed) <= 10 else [*listed[:5], f"... ({len(listed) - 6} more)", *listed[-1:]]

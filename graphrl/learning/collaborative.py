@@ -30,7 +30,7 @@ from graphrl.learning.sac import (
     Instance,
     SacSettings,
     Transition,
-    explored,
+    explore,
     play,
     transitions,
 )
@@ -48,7 +48,7 @@ class Settings:
     Attributes:
       networks, chromosomes: numbers in the population; if both are 0, only learners act.
       greedy, noisy: learners' roll-outs per generation; if both are 0, only evolution runs.
-      noise: noise of noisy roll-outs, see `sac.explored`.
+      noise: noise of noisy roll-outs, see `sac.explore`.
       endless: True bootstraps the value after an episode's only step, as in the published code, whose discount is 0.99;
         False treats the step as a bandit's.
       discounts: discount of each learner: CERL's portfolio; EGRL has one learner.
@@ -142,24 +142,24 @@ def init(
       policy: initial parameters of the first network and the first learner; None for new ones.
     """
     network_key, chromosome_key, learner_key = jax.random.split(key, 3)
-    start = jax.vmap(domain.start)(instances)
-    observation = domain.observe(*jax.tree.map(lambda leaf: leaf[0], (instances, start)))
+    initial_action = jax.vmap(domain.start)(instances)
+    observation = domain.observe(*jax.tree.map(lambda leaf: leaf[0], (instances, initial_action)))
     individuals = chromosomes = learners = None
     if settings.networks:
         init_all = jax.vmap(networks.actor.init, (0, None))
-        individuals = _begun(init_all(jax.random.split(network_key, settings.networks), observation), policy)
+        individuals = _with_first(init_all(jax.random.split(network_key, settings.networks), observation), policy)
     if settings.chromosomes:
-        shape = (settings.chromosomes, *start.shape, domain.options)
+        shape = (settings.chromosomes, *initial_action.shape, domain.options)
         chromosomes = evolution.init(chromosome_key, shape, settings.evolution.temperature)
     if settings.has_learners:
-        acted = Acted(observation, jax.nn.one_hot(start[0], domain.options))
+        acted = Acted(observation, jax.nn.one_hot(initial_action[0], domain.options))
         init_sac = functools.partial(sac.init, settings.sac, networks, acted=acted)
         states = jax.vmap(lambda key: init_sac(key=key))(jax.random.split(learner_key, len(settings.discounts)))
-        states = states._replace(params=states.params | {"actor": _begun(states.params["actor"], policy)})
-        action, nothing = start[0].astype(jnp.int8), jnp.float32(0)
-        blank = Transition(jnp.int32(0), action, action, nothing, nothing)
-        learners = Learners(states, init_returns(len(settings.discounts)), buffer_of(settings).init(blank))
-    best = Best(jnp.full(start.shape[:1], jnp.finfo(jnp.float32).min), start)
+        states = states._replace(params=states.params | {"actor": _with_first(states.params["actor"], policy)})
+        action, zero_reward = initial_action[0].astype(jnp.int8), jnp.float32(0)
+        example = Transition(jnp.int32(0), action, action, zero_reward, zero_reward)
+        learners = Learners(states, init_returns(len(settings.discounts)), make_buffer(settings).init(example))
+    best = Best(jnp.full(initial_action.shape[:1], jnp.finfo(jnp.float32).min), initial_action)
     zero = jnp.int32(0)
     population = Population(individuals, chromosomes)
     return State({"policy": _first(population, learners)}, population, learners, best, zero, zero)
@@ -199,26 +199,26 @@ def generation(
     decide = functools.partial(_decide, settings, networks, players, population.chromosomes)
     episodes = play(domain, decide, play_key, instances, settings.rollouts)
     fitness = episodes.reward.mean(-1)  # [k + rollouts of learners]
-    own, metrics = fitness[: settings.population], _rewards(settings, fitness)
-    policy, chosen = _fittest(population, own), None
+    own_fitness, metrics = fitness[: settings.population], _rewards(settings, fitness)
+    policy, chosen = _fittest(population, own_fitness), None
     if settings.population:  # evolution
         priors = None
         if settings.networks and settings.chromosomes:
             priors = jax.nn.softmax(episodes.logits[: settings.networks])
-        population, chosen = evolution.next_generation(settings.evolution, evolve_key, population, own, priors)
+        population, chosen = evolution.next_generation(settings.evolution, evolve_key, population, own_fitness, priors)
     if learners is not None:  # gradient steps
         returns = record_returns(learners.returns, drawn, fitness[settings.population :])
-        replay = buffer_of(settings).add(learners.replay, transitions(episodes, endless=settings.endless))
+        replay = make_buffer(settings).add(learners.replay, transitions(episodes, endless=settings.endless))
         learners = Learners(learners.states, returns, replay)
-        learners, losses = learned(settings, domain, networks, learners, learn_key, instances, mesh)
+        learners, losses = train_learners(settings, domain, networks, learners, learn_key, instances, mesh)
         metrics |= losses
         newcomers = learners.states.params["actor"]
         if settings.networks and settings.migrate_every and chosen is not None:  # migration
-            mixed = evolution.migrated(population, own, chosen, newcomers)
+            mixed = evolution.migrate(population, own_fitness, chosen, newcomers)
             due = (state.step + 1) % settings.migrate_every == 0
             population = jax.tree.map(lambda new, old: jnp.where(due, new, old), mixed, population)
         policy = jax.tree.map(lambda leaf: leaf[0], newcomers) if policy is None else policy
-    best = _better(state.best, episodes)
+    best = _update_best(state.best, episodes)
     evaluations = state.evaluations + jnp.int32(episodes.reward.size)
     metrics |= {"best": best.reward.mean(), "evaluations": evaluations.astype(jnp.float32)}
     return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics, episodes.action
@@ -228,18 +228,18 @@ def shardings(settings: Settings, mesh: Mesh) -> State:
     """Shardings of the parts of a state. Parts that the number of devices does not divide are replicated."""
     copies = NamedSharding(mesh, PartitionSpec())
 
-    def cut(count: int, axis: int) -> NamedSharding:
+    def shard(count: int, axis: int) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS)) if count % mesh.size == 0 else copies
 
-    networks = cut(settings.networks, 0) if settings.networks else None
-    chromosomes: Any = cut(settings.chromosomes, 0) if settings.chromosomes else None
-    replay: Any = TrajectoryBufferState(experience=cut(settings.replay, 1), current_index=copies, is_full=copies)
+    networks = shard(settings.networks, 0) if settings.networks else None
+    chromosomes: Any = shard(settings.chromosomes, 0) if settings.chromosomes else None
+    replay: Any = TrajectoryBufferState(experience=shard(settings.replay, 1), current_index=copies, is_full=copies)
     learners: Any = Learners(copies, copies, replay) if settings.has_learners else None  # type: ignore[arg-type]
     parts: Any = copies
     return State(parts, Population(networks, chromosomes), learners, parts, parts, parts)
 
 
-def _begun(stacked: Any, policy: Any) -> Any:
+def _with_first(stacked: Any, policy: Any) -> Any:
     """Stacked networks with the given parameters, if any, in the first place."""
     return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
 
@@ -249,7 +249,7 @@ def init_returns(learners: int) -> Returns:
     return Returns(jnp.zeros(learners), jnp.zeros(learners))
 
 
-def buffer_of(settings: Settings) -> Any:
+def make_buffer(settings: Settings) -> Any:
     """Flashbax's functions for the replay."""
     return flashbax.make_item_buffer(settings.replay, 1, settings.batch, add_batches=True)
 
@@ -294,24 +294,24 @@ def _decide(
         drawn = jax.random.categorical(chromosome_key, evolution.logits(chromosomes)).astype(jnp.int32)
         if players is None:
             return drawn, drawn
-    seen = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:m], leaf[k:]]), observation)
-    logits = jax.vmap(jax.vmap(networks.actor.apply, (None, 0)))(players, seen)
+    network_observation = jax.tree.map(lambda leaf: jnp.concatenate([leaf[:m], leaf[k:]]), observation)
+    logits = jax.vmap(jax.vmap(networks.actor.apply, (None, 0)))(players, network_observation)
     likeliest, noisy = logits.argmax(-1).astype(jnp.int32), slice(m, m + settings.noisy)
     parts = [likeliest[:m]]
     if chromosomes is not None:
         parts.append(drawn)
-    parts.append(explored(noise_key, logits[noisy], settings.noise))
+    parts.append(explore(noise_key, logits[noisy], settings.noise))
     return jnp.concatenate([*parts, likeliest[m + settings.noisy :]]), logits
 
 
 def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
     """The highest fitness among networks, chromosomes and learners."""
     ends = {"networks": settings.networks, "chromosomes": settings.population, "learners": settings.rollouts}
-    parts, start = {}, 0
+    parts, begin = {}, 0
     for name, end in ends.items():
-        if end > start:
-            parts[name] = fitness[start:end].max()
-        start = end
+        if end > begin:
+            parts[name] = fitness[begin:end].max()
+        begin = end
     return parts
 
 
@@ -326,11 +326,11 @@ def record_returns(returns: Returns, learner: jax.Array, reward: jax.Array) -> R
     count = jnp.zeros_like(returns.plays).at[learner].add(1.0)
     total = jnp.zeros_like(returns.value).at[learner].add(reward)
     mean = total / jnp.maximum(count, 1.0)
-    moved = jnp.where(returns.plays > 0, (1 - _MEMORY) * returns.value + _MEMORY * mean, mean)
-    return Returns(jnp.where(count > 0, moved, returns.value), returns.plays + count)
+    moving_mean = jnp.where(returns.plays > 0, (1 - _MEMORY) * returns.value + _MEMORY * mean, mean)
+    return Returns(jnp.where(count > 0, moving_mean, returns.value), returns.plays + count)
 
 
-def learned(
+def train_learners(
     settings: Settings,
     domain: Domain,
     networks: sac.ActorCritic,
@@ -351,13 +351,13 @@ def learned(
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
     count = max(1, round(settings.gradient_steps * settings.rollouts * graphs))
-    buffer, discounts = buffer_of(settings), jnp.asarray(settings.discounts, jnp.float32)
+    buffer, discounts = make_buffer(settings), jnp.asarray(settings.discounts, jnp.float32)
 
     def one(discount: jax.Array, state: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
         sample_key, update_key = jax.random.split(key)
         with jax.numpy_rank_promotion("allow"):  # flashbax adds vectors to matrices
             items = buffer.sample(learners.replay, sample_key).experience
-        batch = _spread(mesh, _batch(settings, domain, instances, items))
+        batch = _shard_batch(mesh, _batch(settings, domain, instances, items))
         return sac.update(settings.sac, networks, discount, state, update_key, batch)
 
     def step(states: sac.State, key: jax.Array) -> tuple[sac.State, dict[str, jax.Array]]:
@@ -367,7 +367,7 @@ def learned(
     return learners._replace(states=states), {name: values.mean() for name, values in metrics.items()}
 
 
-def _better(best: Best, episodes: Episodes) -> Best:
+def _update_best(best: Best, episodes: Episodes) -> Best:
     """The best actions so far, updated with these episodes, graph by graph."""
     place = episodes.reward.argmax(0)
     top = jnp.take_along_axis(episodes.reward, place[None], 0)[0]
@@ -376,10 +376,10 @@ def _better(best: Best, episodes: Episodes) -> Best:
     return Best(jnp.where(is_better, top, best.reward), jnp.where(is_better[:, None, None], action, best.action))
 
 
-def _spread(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
+def _shard_batch(mesh: Mesh | None, batch: sac.Batch) -> sac.Batch:
     """Shards a batch along its states, or along the actions if it has only one state."""
-    states, tried = batch.reward.shape
-    if mesh is None or (tried if states == 1 else states) % mesh.size:
+    states, actions = batch.reward.shape
+    if mesh is None or (actions if states == 1 else states) % mesh.size:
         return batch
     sharding = NamedSharding(mesh, PartitionSpec(None, AXIS) if states == 1 else PartitionSpec(AXIS))
 
@@ -398,7 +398,7 @@ def _batch(settings: Settings, domain: Domain, instances: Instance, items: Trans
     action = items.action.astype(jnp.int32).reshape(states, -1, *items.action.shape[1:])
     chosen = jax.tree.map(lambda leaf: leaf[items.graph[:states]], instances)
     observation = jax.vmap(domain.observe)(chosen, items.before[:states].astype(jnp.int32))
-    following = None if is_bandit else jax.vmap(jax.vmap(domain.observe, (None, 0)))(chosen, action)
+    next_observation = None if is_bandit else jax.vmap(jax.vmap(domain.observe, (None, 0)))(chosen, action)
     one_hot = jax.nn.one_hot(action, domain.options)
     reward, continues = (each.reshape(states, -1) for each in (items.reward, items.continues))
-    return sac.Batch(observation, one_hot, reward, following, continues)
+    return sac.Batch(observation, one_hot, reward, next_observation, continues)

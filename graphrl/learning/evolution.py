@@ -3,7 +3,7 @@
 It works for any `Network` and any fitness. Individuals are the output of `jax.vmap` over `init`, with a leading axis on
 every array. A generation is one pure function of the individuals and their fitness, without a loop over individuals.
 
-- `choose` selects elites and the winners of tournaments (lines 9 to 12).
+- `select` selects elites and the winners of tournaments (lines 9 to 12).
 - `Chromosomes` have a prior and a temperature for every choice of one graph's ops (section 3.2, appendix E).
 - `next_generation` fills the k places of the population: first the m networks, then the b chromosomes. A place keeps
   its encoding, so the shares of the encodings stay the same, as in the published code. The paper leaves this open.
@@ -61,8 +61,8 @@ class EvolutionSettings:
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: standard deviation of the noise on chromosomes (the code's).
       temperature: highest initial temperature of chromosomes (the code's); the lowest is a hundredth of it.
-      noise: "paper", on all of the weights; "code" (the published code's), on few of them: see `mutated` and
-        `mutated_chromosomes`.
+      noise: "paper", on all of the weights; "code" (the published code's), on few of them: see `mutate` and
+        `mutate_chromosomes`.
     """
 
     elites: float = 0.1
@@ -87,7 +87,7 @@ class Population(NamedTuple):
         return counts[0], counts[1]
 
 
-class Chosen(NamedTuple):
+class Selection(NamedTuple):
     """Results of selection for k individuals, by place."""
 
     elite: jax.Array  # [k] bool, the fittest: unchanged
@@ -102,10 +102,10 @@ def next_generation(
     population: Population,
     fitness: jax.Array,
     priors: jax.Array | None = None,
-) -> tuple[Population, Chosen]:
+) -> tuple[Population, Selection]:
     """Selection, crossover and mutation.
 
-    A free place receives a child of an elite and a winner (see `choose`). If both have the place's encoding, the child
+    A free place receives a child of an elite and a winner (see `select`). If both have the place's encoding, the child
     is their crossover. If only one has, the child is that one; in a chromosome's place, its prior comes from the other
     parent, a network. If neither has, a chromosome's place keeps its temperatures and takes the first network's prior.
     A network's place then keeps its weights, since a chromosome cannot be converted to a network.
@@ -122,7 +122,7 @@ def next_generation(
     """
     (m, b), k = population.sizes, fitness.shape[0]
     choose_key, mutate_key, network_key, chromosome_key = jax.random.split(key, 4)
-    chosen = choose(choose_key, fitness, max(1, round(settings.elites * k)), settings.tournament)
+    chosen = select(choose_key, fitness, max(1, round(settings.elites * k)), settings.tournament)
     change = jax.random.bernoulli(mutate_key, settings.mutation, (k,)) & ~chosen.elite
     networks, chromosomes = population
     if m:
@@ -133,18 +133,18 @@ def next_generation(
     return Population(networks, chromosomes), chosen
 
 
-def migrated(population: Population, fitness: jax.Array, chosen: Chosen, newcomers: Params) -> Population:
+def migrate(population: Population, fitness: jax.Array, chosen: Selection, newcomers: Params) -> Population:
     """Replaces the weakest networks of the population, except elites, by newcomers `[l, ...]`."""
     m, _ = population.sizes
     count = jax.tree.leaves(newcomers)[0].shape[0]
     places = jnp.argsort(jnp.where(chosen.elite[:m], jnp.inf, fitness[:m]))[:count]
-    stays = chosen.elite[places]  # if there are more newcomers than networks that are not elites
-    arrived = jax.tree.map(lambda old, new: _where(stays, old[places], new), population.networks, newcomers)
-    networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, arrived)
+    is_elite = chosen.elite[places]  # if there are more newcomers than networks that are not elites
+    replacements = jax.tree.map(lambda old, new: _where(is_elite, old[places], new), population.networks, newcomers)
+    networks = jax.tree.map(lambda old, new: old.at[places].set(new), population.networks, replacements)
     return population._replace(networks=networks)
 
 
-def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Chosen:
+def select(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> Selection:
     """Selects the `elites` fittest, the winners of one tournament per other place, and parents for each place.
 
     A winner occupies only its own place, however often it wins. The places left free in the paper's set of winners
@@ -159,37 +159,37 @@ def choose(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> 
     draw_key, first_key, second_key = jax.random.split(key, 3)
     k = fitness.shape[0]
     order = jnp.argsort(-fitness, stable=True).astype(jnp.int32)
-    drawn = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
-    winners = order[drawn]
+    samples = jax.random.randint(draw_key, (k - elites, tournament), 0, k).min(1)  # ranks
+    winners = order[samples]
     elite = jnp.zeros(k, bool).at[order[:elites]].set(True)
-    won = jnp.zeros(k, bool).at[winners].set(True)
+    is_winner = jnp.zeros(k, bool).at[winners].set(True)
     first = order[jax.random.randint(first_key, (k,), 0, elites)]
-    second = jax.random.categorical(second_key, jnp.where(won, 0.0, -jnp.inf), shape=(k,)).astype(jnp.int32)
-    return Chosen(elite, elite | won, first, second)
+    second = jax.random.categorical(second_key, jnp.where(is_winner, 0.0, -jnp.inf), shape=(k,)).astype(jnp.int32)
+    return Selection(elite, elite | is_winner, first, second)
 
 
 def _next_networks(
-    settings: EvolutionSettings, key: jax.Array, networks: Params, chosen: Chosen, change: jax.Array
+    settings: EvolutionSettings, key: jax.Array, networks: Params, chosen: Selection, change: jax.Array
 ) -> Params:
     """Next networks for the m places of networks: `chosen` and `change` `[m]`, parents of all k."""
     cross_key, mutate_key = jax.random.split(key)
     m = change.shape[0]
     own = jnp.arange(m, dtype=jnp.int32)
-    first, second = _fitting(chosen.first, chosen.second, chosen.first < m, chosen.second < m, own)
-    child = crossed(cross_key, _taken(networks, first), _taken(networks, second))
+    first, second = _matching_parents(chosen.first, chosen.second, chosen.first < m, chosen.second < m, own)
+    child = crossover(cross_key, _gather(networks, first), _gather(networks, second))
     child = _where(chosen.kept, networks, child)
-    return _where(change, mutated(mutate_key, child, settings.strength, settings.noise), child)
+    return _where(change, mutate(mutate_key, child, settings.strength, settings.noise), child)
 
 
-def _part(chosen: Chosen, places: slice) -> Chosen:
-    return Chosen(*(of_all[places] for of_all in chosen))
+def _part(chosen: Selection, places: slice) -> Selection:
+    return Selection(*(of_all[places] for of_all in chosen))
 
 
 def _next_chromosomes(
     settings: EvolutionSettings,
     key: jax.Array,
     chromosomes: Chromosomes,
-    chosen: Chosen,
+    chosen: Selection,
     change: jax.Array,
     m: int,
     priors: jax.Array | None,
@@ -198,13 +198,13 @@ def _next_chromosomes(
     cross_key, mutate_key = jax.random.split(key)
     own = jnp.arange(change.shape[0], dtype=jnp.int32)
     alike = chosen.first >= m, chosen.second >= m
-    first, second = _fitting(chosen.first - m, chosen.second - m, *alike, own)
-    child = crossed_chromosomes(cross_key, _taken(chromosomes, first), _taken(chromosomes, second))
+    first, second = _matching_parents(chosen.first - m, chosen.second - m, *alike, own)
+    child = crossover_chromosomes(cross_key, _gather(chromosomes, first), _gather(chromosomes, second))
     if priors is not None:
-        seeder = jnp.where(alike[0], jnp.minimum(chosen.second, m - 1), chosen.first)
-        child = child._replace(prior=_where(alike[0] & alike[1], child.prior, priors[seeder]))
+        parent = jnp.where(alike[0], jnp.minimum(chosen.second, m - 1), chosen.first)
+        child = child._replace(prior=_where(alike[0] & alike[1], child.prior, priors[parent]))
     child = _where(chosen.kept, chromosomes, child)
-    noisy = mutated_chromosomes(mutate_key, child, settings.chromosome_strength, settings.noise)
+    noisy = mutate_chromosomes(mutate_key, child, settings.chromosome_strength, settings.noise)
     result: Chromosomes = _where(change, noisy, child)
     return result
 
@@ -214,7 +214,7 @@ def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
 
 
-def _fitting(
+def _matching_parents(
     first: jax.Array, second: jax.Array, first_fits: jax.Array, second_fits: jax.Array, own: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Parents with the place's encoding: both, twice the one that has it, or twice the place's own individual."""
@@ -222,7 +222,7 @@ def _fitting(
     return left, jnp.where(second_fits, second, left)
 
 
-def crossed(key: jax.Array, first: Params, second: Params) -> Params:
+def crossover(key: jax.Array, first: Params, second: Params) -> Params:
     """Children `[m]` of parents `[m]`: single-point crossover on the vector of all weights."""
     leaves, tree = jax.tree.flatten(first)
     others, m = jax.tree.leaves(second), leaves[0].shape[0]
@@ -236,16 +236,16 @@ def crossed(key: jax.Array, first: Params, second: Params) -> Params:
     return jax.tree.unflatten(tree, children)
 
 
-def _taken(stacked: Any, places: jax.Array) -> Any:
+def _gather(stacked: Any, places: jax.Array) -> Any:
     return jax.tree.map(lambda leaf: leaf[places], stacked)
 
 
-def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
+def mutate(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
     """Adds noise to all networks: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
     leaves, tree = jax.tree.flatten(networks)
     if source == "code":
         keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(tree, [_few_mutated(*pair) for pair in zip(keys, leaves, strict=True)])
+        return jax.tree.unflatten(tree, [_mutate_sparsely(*pair) for pair in zip(keys, leaves, strict=True)])
     sizes = np.cumsum([leaf[0].size for leaf in leaves])
     # one draw for all: separate draws for every array take many times as long to compile
     noise = jnp.split(strength * jax.random.normal(key, (len(leaves[0]), int(sizes[-1]))), sizes[:-1], 1)
@@ -253,7 +253,7 @@ def mutated(key: jax.Array, networks: Params, strength: float, source: Source) -
     return jax.tree.unflatten(tree, noisy)
 
 
-def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
+def crossover_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
     """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second."""
     b, n = first.prior.shape[0], first.prior.shape[2]
     cut = jax.random.randint(key, (b, 1), 0, n + 1)
@@ -265,7 +265,7 @@ def crossed_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes)
     return jax.tree.map(mix, first, second)
 
 
-def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
+def mutate_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: float, source: Source) -> Chromosomes:
     """Adds noise to all chromosomes.
 
     "paper" adds N(0, strength^2) to priors; temperatures, which must stay above 0, are multiplied by the exponential of
@@ -274,20 +274,20 @@ def mutated_chromosomes(key: jax.Array, chromosomes: Chromosomes, strength: floa
     """
     prior_key, temperature_key = jax.random.split(key)
     noise = strength * jax.random.normal(prior_key, chromosomes.prior.shape)
-    warmth = strength * jax.random.normal(temperature_key, chromosomes.temperature.shape)
+    temperature_noise = strength * jax.random.normal(temperature_key, chromosomes.temperature.shape)
     if source == "code":
-        prior, factor = chromosomes.prior * (1 + noise), _DRIFT + warmth
+        prior, factor = chromosomes.prior * (1 + noise), _DRIFT + temperature_noise
     else:
-        prior, factor = chromosomes.prior + noise, jnp.exp(warmth)
+        prior, factor = chromosomes.prior + noise, jnp.exp(temperature_noise)
     return Chromosomes(prior, jnp.maximum(chromosomes.temperature * factor, _COLDEST))
 
 
-def _few_mutated(key: jax.Array, leaf: jax.Array) -> jax.Array:
+def _mutate_sparsely(key: jax.Array, leaf: jax.Array) -> jax.Array:
     tensor_key, share_key, entry_key, kind_key, noise_key = jax.random.split(key, 5)
     ones = (leaf.shape[0], *[1] * (leaf.ndim - 1))
-    touched = jax.random.bernoulli(tensor_key, _TENSOR if leaf.ndim > 2 else _VECTOR, ones)
+    is_mutated = jax.random.bernoulli(tensor_key, _TENSOR if leaf.ndim > 2 else _VECTOR, ones)
     share = jax.random.uniform(share_key, ones, maxval=_ENTRIES)
-    entries = touched & (jax.random.uniform(entry_key, leaf.shape) < share)
+    entries = is_mutated & (jax.random.uniform(entry_key, leaf.shape) < share)
     kind, noise = jax.random.uniform(kind_key, leaf.shape), jax.random.normal(noise_key, leaf.shape)
     strength = jnp.where(kind < _SUPER, _SUPER_RELATIVE, _RELATIVE)
     changed = jnp.where(kind > 1 - _RESET, _RESET_DEVIATION * noise, leaf * (1 + strength * noise))

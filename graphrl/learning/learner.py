@@ -44,9 +44,9 @@ class Learner(NamedTuple):
         the old state may be donated.
       evaluate: (params, key, batch) -> metrics of a state's parameters on held-out graphs.
       score: name of the metric of `evaluate` to maximise, which selects the best checkpoint.
-      validated: (state, means) -> the state after a validation, given the means of `evaluate` by name: for learners
-        whose state depends on validations, such as a frozen baseline. Not jitted.
-      places: shardings of the state, as a prefix of its tree, if the devices share the state instead of the graphs:
+      after_validation: (state, means) -> the state after a validation, given the means of `evaluate` by name: for
+        learners whose state depends on validations, such as a frozen baseline. Not jitted.
+      shardings: shardings of the state, as a prefix of its tree, if the devices share the state instead of the graphs:
         `update` then receives whole states and batches, and `evaluate` the whole batch on every device.
     """
 
@@ -54,8 +54,8 @@ class Learner(NamedTuple):
     update: Callable[[Any, jax.Array, Batch], tuple[Any, Metrics]]
     evaluate: Callable[[Any, jax.Array, Batch], Metrics]
     score: str
-    validated: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
-    places: Any = None
+    after_validation: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
+    shardings: Any = None
 
 
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
@@ -63,32 +63,32 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
 
     `update` donates the state. Functions raise ProblemError for a batch that the devices cannot share evenly.
     """
-    copies, everywhere = NamedSharding(mesh, PartitionSpec()), PartitionSpec()
-    shares_graphs = learner.places is None
-    places, of_batch = (copies, PartitionSpec(AXIS)) if shares_graphs else (learner.places, everywhere)
+    replicated, no_axis = NamedSharding(mesh, PartitionSpec()), PartitionSpec()
+    shares_graphs = learner.shardings is None
+    shardings, batch_spec = (replicated, PartitionSpec(AXIS)) if shares_graphs else (learner.shardings, no_axis)
 
     def by_device(function: Callable[..., Any]) -> Callable[..., Any]:
-        specs = everywhere, everywhere, of_batch
-        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+        specs = no_axis, no_axis, batch_spec
+        return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=no_axis, check_vma=False)
 
-    def placed(compiled: Callable[..., Any], where: Any) -> Callable[..., Any]:
+    def with_sharding(compiled: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
         def run(state: Any, key: jax.Array, batch: Any) -> Any:
             if shares_graphs:
                 check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
             # jit compiles for the sharding of its arguments: a state from a checkpoint must have the same sharding
-            return compiled(jax.device_put(state, where), key, batch)
+            return compiled(jax.device_put(state, sharding), key, batch)
 
         return run
 
     if shares_graphs:
         update = jax.jit(by_device(learner.update), donate_argnums=0)
     else:
-        of_arguments, of_results = (places, copies, copies), (places, copies)
+        of_arguments, of_results = (shardings, replicated, replicated), (shardings, replicated)
         update = jax.jit(learner.update, in_shardings=of_arguments, out_shardings=of_results, donate_argnums=0)
     return learner._replace(
-        init=jax.jit(learner.init, out_shardings=places),
-        update=placed(update, places),
-        evaluate=placed(jax.jit(by_device(learner.evaluate)), copies),
+        init=jax.jit(learner.init, out_shardings=shardings),
+        update=with_sharding(update, shardings),
+        evaluate=with_sharding(jax.jit(by_device(learner.evaluate)), replicated),
     )
 
 
@@ -105,13 +105,13 @@ def mean(values: jax.Array) -> jax.Array:
     return jax.lax.pmean(values.mean(), AXIS)
 
 
-def extent(name: str, values: jax.Array) -> dict[str, jax.Array]:
-    """Mean, minimum and maximum over all devices' values, `[]` each: "name", "name_least" and "name_most"."""
+def mean_min_max(name: str, values: jax.Array) -> dict[str, jax.Array]:
+    """Mean, minimum and maximum over all devices' values, `[]` each: "name", "name_min" and "name_max"."""
     least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
-    return {name: mean(values), f"{name}_least": least, f"{name}_most": most}
+    return {name: mean(values), f"{name}_min": least, f"{name}_max": most}
 
 
-MOST = 2**31 - 1  # for settings that only cost time; those that determine memory have separate limits
+MAX_COUNT = 2**31 - 1  # for settings that only cost time; those that determine memory have separate limits
 
 
 def check_ranges(
@@ -136,7 +136,7 @@ def check_ranges(
     for name, (low, high) in integers.items():
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            upper = f"of at least {low}" if high == MOST else f"from {low} to {high:,}"
+            upper = f"of at least {low}" if high == MAX_COUNT else f"from {low} to {high:,}"
             raise ProblemError(f"{name} is {value!r}: must be an integer {upper}")
     for name in above_zero:
         if not 0 < getattr(settings, name) < math.inf:
@@ -154,9 +154,9 @@ def check_ranges(
 EPSILON = 1e-6
 
 
-def optimiser(learning_rate: optax.ScalarOrSchedule, longest: float) -> optax.GradientTransformation:
-    """Adam with global-norm clipping at `longest`."""
-    return optax.chain(optax.clip_by_global_norm(longest), optax.adam(learning_rate, eps=EPSILON))
+def optimiser(learning_rate: optax.ScalarOrSchedule, max_norm: float) -> optax.GradientTransformation:
+    """Adam with global-norm clipping at `max_norm`."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(learning_rate, eps=EPSILON))
 
 
 def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) -> tuple[Any, jax.Array]:
@@ -171,12 +171,12 @@ def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) 
       The new state, and the norm of the summed gradient before clipping, `[]` float32.
     """
     gradient = jax.lax.psum(gradient, AXIS)
-    params, moments = moved(optimiser, state.params, state.optimiser, gradient)
+    params, moments = gradient_step(optimiser, state.params, state.optimiser, gradient)
     length = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
     return state._replace(params=params, optimiser=moments, step=state.step + 1), length
 
 
-def moved(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
+def gradient_step(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
     """Parameters and the optimiser's moments after one step with a gradient."""
     with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
         updates, moments = optimiser.update(gradient, moments, params)

@@ -74,7 +74,7 @@ class Batch(NamedTuple):
     observation: Any  # [s, ...] each
     action: jax.Array  # [s, r, n, h, o] float32, one-hot
     reward: jax.Array  # [s, r] float32
-    following: Any  # [s, r, ...] each, the next observations; None if every episode ended
+    next_observation: Any  # [s, r, ...] each, the next observations; None if every episode ended
     continues: jax.Array  # [s, r] float32, 1 if the episode continued, else 0
 
 
@@ -97,7 +97,7 @@ def update(
     """
     critic_key, actor_key = jax.random.split(key)
     target = _targets(settings, networks, discount, state, batch)
-    noisy = noised(settings, critic_key, batch.action)
+    noisy = add_noise(settings, critic_key, batch.action)
 
     def critic_loss(critic: Params) -> jax.Array:
         values = _values(networks, critic, batch.observation, noisy)
@@ -111,14 +111,14 @@ def update(
         return -value - settings.entropy * entropy, {"value": value, "entropy": entropy}
 
     error, gradient = jax.value_and_grad(critic_loss)(state.params["critic"])
-    state = _descended(settings, state, "critic", gradient)
+    state = _gradient_step(settings, state, "critic", gradient)
     gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.params["actor"])
-    state = _descended(settings, state, "actor", gradient)
+    state = _gradient_step(settings, state, "actor", gradient)
     target_params = optax.incremental_update(state.params, state.target, settings.polyak)
     return state._replace(target=target_params), metrics | {"critic_error": error}
 
 
-def noised(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:
+def add_noise(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:
     """Actions with noise: a~ = a + clip(e, -c, c), e ~ N(0, noise^2). (The code clips a + e to [0, 1].)"""
     noise = settings.noise * jax.random.normal(key, action.shape)
     return action + jnp.clip(noise, -settings.limit, settings.limit)
@@ -132,7 +132,7 @@ def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Arr
     """
     copies = max(1, settings.policy_actions // logits.shape[0])
     logits = jnp.broadcast_to(logits[:, None], (logits.shape[0], copies, *logits.shape[1:]))
-    return noised(settings, jax.random.split(key)[1], jax.nn.softmax(logits))
+    return add_noise(settings, jax.random.split(key)[1], jax.nn.softmax(logits))
 
 
 def op_entropy(logits: jax.Array, mask: jax.Array) -> jax.Array:
@@ -157,21 +157,21 @@ def _targets(
     probabilities are the code's.)
     """
     reward = settings.reward_scale * (batch.reward + settings.reward_shift)
-    if batch.following is None:
+    if batch.next_observation is None:
         return reward
 
-    def worth(observation: Any) -> jax.Array:
+    def soft_value(observation: Any) -> jax.Array:
         logits = networks.actor.apply(state.target["actor"], observation)
         acted = Acted(observation, jax.nn.softmax(logits))
         value = networks.critic.apply(state.target["critic"], acted).min()  # type: ignore[arg-type]
         return value + settings.following_entropy * op_entropy(logits, observation.mask)
 
-    return reward + discount * batch.continues * jax.vmap(jax.vmap(worth))(batch.following)
+    return reward + discount * batch.continues * jax.vmap(jax.vmap(soft_value))(batch.next_observation)
 
 
-def _descended(settings: SacSettings, state: State, name: str, gradient: Params) -> State:
+def _gradient_step(settings: SacSettings, state: State, name: str, gradient: Params) -> State:
     optimiser = _optimisers(settings)[name]
-    params, moments = learner.moved(optimiser, state.params[name], state.optimiser[name], gradient)
+    params, moments = learner.gradient_step(optimiser, state.params[name], state.optimiser[name], gradient)
     return state._replace(
         params=state.params | {name: params},
         optimiser=state.optimiser | {name: moments},
@@ -258,7 +258,7 @@ def transitions(episodes: Episodes, *, endless: bool) -> Transition:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), each)
 
 
-def explored(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:
+def explore(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:
     """Noisy actions `[...]` int32 for logits `[..., o]`: the option with the largest probability after adding N(0,
     noise^2) to each (appendix C).
     """

@@ -48,7 +48,7 @@ class PairObservation(Protocol):
         """`[n]` bool, True for real ops."""
 
 
-class Played(Protocol):
+class PlanFeatures(Protocol):
     """Features of the simulation of the last choices, which show how to improve them."""
 
     @property
@@ -82,7 +82,7 @@ class DecisionObservation(GraphObservation, Protocol):
         """For each task `[n]` int32, the last choice; -1 before the first."""
 
     @property
-    def played(self) -> Played:
+    def plan_features(self) -> PlanFeatures:
         """Features of the simulation of `previous`."""
 
 

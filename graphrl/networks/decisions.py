@@ -94,8 +94,8 @@ class PairLogits(nn.Module):
           chosen: `[n, o]` float32, the probabilities of options, or one-hot choices.
         """
         own = jnp.einsum("no,noq->nq", chosen, pairs)[:, None]
-        of_pairs = nn.Dense(self.width, name="pairs")(jnp.concatenate([pairs, pairs - own], -1))
-        hidden = nn.relu(of_pairs + nn.Dense(self.width, name="ops")(ops)[:, None])
+        pair_hidden = nn.Dense(self.width, name="pairs")(jnp.concatenate([pairs, pairs - own], -1))
+        hidden = nn.relu(pair_hidden + nn.Dense(self.width, name="ops")(ops)[:, None])
         hidden = nn.relu(nn.Dense(self.width, name="hidden")(hidden))
         return nn.Dense(1, kernel_init=nn.initializers.zeros, name="logit")(hidden)[..., 0]
 
@@ -132,10 +132,10 @@ class SegmentAttention(nn.Module):
         query = nn.DenseGeneral(each, use_bias=False, name="query")(x) * each[1] ** -0.5
         size = min(self.segment, len(x))
         segments = [_segments(part, size) for part in (query, memory(x), memory(jax.lax.stop_gradient(x)), mask)]
-        nothing = jnp.zeros_like(segments[2][0]), jnp.zeros_like(segments[3][0])
+        empty_cache = jnp.zeros_like(segments[2][0]), jnp.zeros_like(segments[3][0])
         step = jax.checkpoint(functools.partial(_step, cached=self.cached), prevent_cse=False)
-        attended = jax.lax.scan(step, nothing, tuple(segments))[1]
-        return nn.Dense(self.width, name="out")(attended.reshape(-1, self.width)[: len(x)])
+        outputs = jax.lax.scan(step, empty_cache, tuple(segments))[1]
+        return nn.Dense(self.width, name="out")(outputs.reshape(-1, self.width)[: len(x)])
 
 
 class SegmentLayer(nn.Module):
@@ -167,12 +167,12 @@ def _step(
     cache: tuple[jax.Array, jax.Array], segment: tuple[jax.Array, ...], *, cached: bool
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
     """Outputs of one segment `[s, heads, c]`, and the cache for the next one: keys and values, and the mask."""
-    query, memory, kept, seen = segment
-    next_cache = kept, seen
+    query, memory, next_memory, mask = segment
+    next_cache = next_memory, mask
     if cached:
-        memory, seen = jnp.concatenate([cache[0], memory]), jnp.concatenate([cache[1], seen])
+        memory, mask = jnp.concatenate([cache[0], memory]), jnp.concatenate([cache[1], mask])
     scores = jnp.einsum("qhc,khc->hqk", query, memory[:, 0])
-    weights = jax.nn.softmax(jnp.where(seen[None, None], scores, NEVER))
+    weights = jax.nn.softmax(jnp.where(mask[None, None], scores, NEVER))
     return next_cache, jnp.einsum("hqk,khc->qhc", weights, memory[:, 1])
 
 
@@ -224,8 +224,8 @@ class TaskHeads(nn.Module):
         for task in self.tasks:
             if self.coupling == "recurrent":
                 ops += self.attention(norm(jnp.concatenate([action, ops], -1)), mask)
-            of_task = MLP(width, width, last_init, name=task)(standardised(ops, mask))
-            logits[task] = of_task @ options[task].T * width**-0.5 + prior[task]
+            vectors = MLP(width, width, last_init, name=task)(standardised(ops, mask))
+            logits[task] = vectors @ options[task].T * width**-0.5 + prior[task]
             action = jax.nn.softmax(logits[task]) @ options[task]
         return logits
 
@@ -273,38 +273,38 @@ class OpEmbedding(nn.Module):
       tasks: their names.
       width: width of all vectors, w.
       sage: the graph network.
-      played: True adds features of the simulation of the previous choices (ours).
+      plan_features: True adds features of the simulation of the previous choices (ours).
     """
 
     tasks: tuple[str, ...]
     width: int
     sage: GraphSage
-    played: bool = False
+    plan_features: bool = False
 
     @nn.compact
-    def __call__(self, seen: DecisionObservation, chosen: ByTask) -> tuple[jax.Array, ByTask]:
+    def __call__(self, observation: DecisionObservation, chosen: ByTask) -> tuple[jax.Array, ByTask]:
         """Vectors of ops `[n, w]`, and of each task's options `[o, w]`, float32.
 
         Args:
-          seen: observation of one graph.
+          observation: observation of one graph.
           chosen: for each task `[n, o]` float32, the probabilities of options, or one-hot choices; 0 before the first
             choice.
         """
-        nodes, real = seen.graph.nodes[:-1], seen.mask[:, None]
-        options, decided, context = {}, jnp.zeros((len(nodes), self.width)), jnp.zeros(self.width)
+        nodes, real = observation.graph.nodes[:-1], observation.mask[:, None]
+        options, decision_sum, context = {}, jnp.zeros((len(nodes), self.width)), jnp.zeros(self.width)
         for task in self.tasks:
             weights = jnp.where(real, chosen[task], 0.0)
-            held = weights.T @ nodes / jnp.maximum(real.sum(dtype=jnp.float32), 1.0)
-            features = jnp.concatenate([seen.options[task], held], -1)
+            chooser_mean = weights.T @ nodes / jnp.maximum(real.sum(dtype=jnp.float32), 1.0)
+            features = jnp.concatenate([observation.options[task], chooser_mean], -1)
             vectors = nn.LayerNorm(name=f"norm_{task}")(nn.Dense(self.width, name=f"options_{task}")(features))
             options[task] = vectors
-            decided += weights @ vectors
-            context += mean_of(vectors, (seen.action_mask[task] & real).any(0))
-        context = jnp.concatenate([context, mean_of(nodes, seen.mask)])
+            decision_sum += weights @ vectors
+            context += mean_of(vectors, (observation.action_mask[task] & real).any(0))
+        context = jnp.concatenate([context, mean_of(nodes, observation.mask)])
         same = jnp.broadcast_to(context, (len(nodes), len(context)))
-        inputs = [standardised(nodes, seen.mask), decided, same]
-        inputs += [seen.played.ops] if self.played else []
-        ops = self.sage(jnp.concatenate(inputs, -1), seen.graph.senders, seen.graph.receivers)
+        inputs = [standardised(nodes, observation.mask), decision_sum, same]
+        inputs += [observation.plan_features.ops] if self.plan_features else []
+        ops = self.sage(jnp.concatenate(inputs, -1), observation.graph.senders, observation.graph.receivers)
         return ops, options
 
 
@@ -317,9 +317,9 @@ class DecisionVectors(nn.Module):
 
     embedding: OpEmbedding
 
-    def __call__(self, seen: DecisionObservation) -> jax.Array:
+    def __call__(self, observation: DecisionObservation) -> jax.Array:
         """`[n, w]` float32; rows of padding ops are arbitrary."""
-        return self.embedding(seen, last_chosen(seen))[0]
+        return self.embedding(observation, last_chosen(observation))[0]
 
 
 class DecisionLogits(nn.Module):
@@ -335,8 +335,8 @@ class DecisionLogits(nn.Module):
       modulation: modulation of each layer's inputs, or None.
       iterations: number of iterations i, at least 1, all with the same weights.
       preference: bonus in nats for the last choice, added to its logit (ours).
-      votes: True adds logits from the choices of the ops around an op (ours), see `votes`. If `embedding.played`,
-        logits of each pair of op and device are added in addition (ours), see `PairLogits`.
+      votes: True adds logits from the choices of the ops around an op (ours), see `votes`. If
+        `embedding.plan_features`, logits of each pair of op and device are added in addition (ours), see `PairLogits`.
     """
 
     embedding: OpEmbedding
@@ -350,47 +350,49 @@ class DecisionLogits(nn.Module):
     def setup(self) -> None:
         """Creates the modules of which there is one per task, and `PairLogits`."""
         self.voters = {task: VoteLogits() for task in self.embedding.tasks} if self.votes else {}
-        self.movers = PairLogits(self.embedding.width) if self.embedding.played else None
+        self.movers = PairLogits(self.embedding.width) if self.embedding.plan_features else None
 
-    def __call__(self, seen: DecisionObservation) -> ByTask:
+    def __call__(self, observation: DecisionObservation) -> ByTask:
         """For each task logits `[n, o]` float32, about -1e9 for forbidden options."""
         tasks = self.embedding.tasks
-        if set(seen.options) != set(tasks):
-            has = ", ".join(sorted(seen.options))
+        if set(observation.options) != set(tasks):
+            has = ", ".join(sorted(observation.options))
             raise ProblemError(
                 f"the network decides {', '.join(tasks)}: the observation must have these, and has {has}"
             )
-        chosen = last_chosen(seen)
-        prior = {task: jnp.where(seen.action_mask[task], self.preference * chosen[task], NEVER) for task in tasks}
-        logits = self._decided(seen, chosen, prior)
+        chosen = last_chosen(observation)
+        mask = observation.action_mask
+        prior = {task: jnp.where(mask[task], self.preference * chosen[task], NEVER) for task in tasks}
+        logits = self._iterate(observation, chosen, prior)
         for _ in range(self.iterations - 1):
-            logits = self._decided(seen, {task: jax.nn.softmax(logits[task]) for task in tasks}, prior)
+            logits = self._iterate(observation, {task: jax.nn.softmax(logits[task]) for task in tasks}, prior)
         return logits
 
-    def _decided(self, seen: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
+    def _iterate(self, observation: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
         """Logits of one iteration: permutes ops into sequence order, and back."""
-        ops, options = self.embedding(seen, chosen)
-        prior = {task: prior[task] + self._of_pairs(seen, task, ops, chosen[task]) for task in prior}
-        ops, mask, prior = jax.tree.map(lambda rows: rows[seen.order], (ops, seen.mask, prior))
+        ops, options = self.embedding(observation, chosen)
+        prior = {task: prior[task] + self._pair_logits(observation, task, ops, chosen[task]) for task in prior}
+        ops, mask, prior = jax.tree.map(lambda rows: rows[observation.order], (ops, observation.mask, prior))
         factors = 1.0 if self.modulation is None else self.modulation(ops, mask)
         for layer in self.layers:
             ops = layer(factors * ops, mask)
-        place = jnp.zeros_like(seen.order).at[seen.order].set(jnp.arange(len(mask), dtype=jnp.int32))
+        place = jnp.zeros_like(observation.order).at[observation.order].set(jnp.arange(len(mask), dtype=jnp.int32))
         return jax.tree.map(lambda rows: rows[place], self.heads(ops, mask, options, prior))
 
-    def _of_pairs(self, seen: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
+    def _pair_logits(self, observation: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
         """Logits from features of pairs of ops and options: `[n, o]` float32."""
-        chosen = jnp.where(seen.mask[:, None], chosen, 0.0)
+        chosen = jnp.where(observation.mask[:, None], chosen, 0.0)
         logits, features = jnp.zeros_like(chosen), list[jax.Array]()
         if self.votes:
-            features.append(votes(chosen, seen.graph.senders, seen.graph.receivers, seen.order))
+            features.append(votes(chosen, observation.graph.senders, observation.graph.receivers, observation.order))
             logits += self.voters[task](ops, features[0])
         if self.movers is not None and task == "placement":
-            pairs = jnp.concatenate([*features, seen.played.devices], -1)
-            logits += self.movers(jnp.concatenate([ops, seen.played.ops], -1), pairs, chosen)
+            pairs = jnp.concatenate([*features, observation.plan_features.devices], -1)
+            logits += self.movers(jnp.concatenate([ops, observation.plan_features.ops], -1), pairs, chosen)
         return logits
 
 
-def last_chosen(seen: DecisionObservation) -> ByTask:
+def last_chosen(observation: DecisionObservation) -> ByTask:
     """For each task `[n, o]` float32: 1 for the last choice, 0 elsewhere."""
-    return {task: jax.nn.one_hot(was, seen.options[task].shape[0]) for task, was in seen.previous.items()}
+    counts = {task: len(options) for task, options in observation.options.items()}
+    return {task: jax.nn.one_hot(choice, counts[task]) for task, choice in observation.previous.items()}

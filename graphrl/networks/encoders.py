@@ -56,7 +56,7 @@ class GraphSage(nn.Module):
             ways = [(jnp.concatenate([senders, receivers]), jnp.concatenate([receivers, senders]))]
         for number in range(self.rounds):
             pooled = [
-                largest(nn.sigmoid(nn.Dense(self.width, name=f"pool_{number}_{way}")(h)), *ends)
+                max_of_senders(nn.sigmoid(nn.Dense(self.width, name=f"pool_{number}_{way}")(h)), *ends)
                 for way, ends in enumerate(ways)
             ]
             h = nn.relu(nn.Dense(self.width, name=f"update_{number}")(jnp.concatenate([h, *pooled], -1)))
@@ -64,10 +64,10 @@ class GraphSage(nn.Module):
         return h
 
 
-def largest(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+def max_of_senders(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
     """For each receiver the elementwise maximum of its senders' values `[n, w]`, all above 0; 0 without senders."""
-    arriving = values.at[senders].get(mode="fill", fill_value=0)
-    return jnp.zeros_like(values).at[receivers].max(arriving, mode="drop")
+    messages = values.at[senders].get(mode="fill", fill_value=0)
+    return jnp.zeros_like(values).at[receivers].max(messages, mode="drop")
 
 
 class MessagePassing(nn.Module):
@@ -96,10 +96,10 @@ class MessagePassing(nn.Module):
         nodes = MLP(self.width, self.width, name="node_in")(graph.nodes)
         nodes = nn.LayerNorm(name="norm_in")(nodes)
         if self.rounds > 0:
-            nodes = self._passed(graph, nodes)
+            nodes = self._pass_messages(graph, nodes)
         return nodes[:-1]
 
-    def _passed(self, graph: jraph.GraphsTuple, nodes: jax.Array) -> jax.Array:
+    def _pass_messages(self, graph: jraph.GraphsTuple, nodes: jax.Array) -> jax.Array:
         edges = MLP(self.width, self.width, name="edge_in")(graph.edges)
         forward = MLP(self.width, self.width, name="message_forward")
         backward = MLP(self.width, self.width, name="message_backward")

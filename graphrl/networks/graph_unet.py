@@ -102,23 +102,23 @@ class GraphUNet(nn.Module):
             raise ProblemError(f"width is {self.width}: must be a multiple of 2 x {self.heads} heads")
         nodes = observation.graph.nodes[:-1]
         nodes = nodes if actions is None else jnp.concatenate([nodes, actions], -1)
-        level = self._attended(Level(nodes, senders_of(observation), observation.mask))
-        above: list[tuple[Level, jax.Array]] = []
+        level = self._attend(Level(nodes, senders_of(observation), observation.mask))
+        stack: list[tuple[Level, jax.Array]] = []
         for depth in range(self.depth):
             wide = level._replace(senders=within_two(level.senders))
-            score, kept = self._kept(wide, depth)
-            above.append((level, kept))
-            level = self._attended(_pooled(wide, score, kept))
-        while above:
-            (target, kept), small = above.pop(), level.nodes
-            level = self._attended(target._replace(nodes=target.nodes + kept.T @ small), last=not above)
+            score, selection = self._select(wide, depth)
+            stack.append((level, selection))
+            level = self._attend(_pool(wide, score, selection))
+        while stack:
+            (target, selection), small = stack.pop(), level.nodes
+            level = self._attend(target._replace(nodes=target.nodes + selection.T @ small), last=not stack)
         return level.nodes
 
-    def _attended(self, level: Level, last: bool = False) -> Level:
+    def _attend(self, level: Level, last: bool = False) -> Level:
         nodes = BidirectionalAttention(self.width, self.heads)(level.nodes, level.senders)
         return level._replace(nodes=nn.LayerNorm()(nodes if last else nn.relu(nodes)))
 
-    def _kept(self, level: Level, depth: int) -> tuple[jax.Array, jax.Array]:
+    def _select(self, level: Level, depth: int) -> tuple[jax.Array, jax.Array]:
         """Scores `[n]` of the nodes, and a selection matrix `[k, n]` float32: 1 at `[i, j]` if kept node i is node
         j.
         """
@@ -158,6 +158,6 @@ def best(score: jax.Array, mask: jax.Array) -> jax.Array:
     return ((rank[None] == places[:, None]) & (places < count)[:, None]).astype(jnp.float32)
 
 
-def _pooled(level: Level, score: jax.Array, kept: jax.Array) -> Level:
-    nodes = kept @ (level.nodes * nn.sigmoid(score)[:, None])
-    return Level(nodes, kept @ level.senders @ kept.T, kept.sum(1) > 0)
+def _pool(level: Level, score: jax.Array, selection: jax.Array) -> Level:
+    nodes = selection @ (level.nodes * nn.sigmoid(score)[:, None])
+    return Level(nodes, selection @ level.senders @ selection.T, selection.sum(1) > 0)

@@ -49,9 +49,9 @@ class ChoiceLogits(nn.Module):
         """`[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
         size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
-        liked = jax.nn.one_hot(self.preferred(observation), options)
+        one_hot = jax.nn.one_hot(self.preferred(observation), options)
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
-        bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(liked, shape)
+        bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(one_hot, shape)
         if self.shared:
             logits = MLP(self.width, size, SMALL, name="choices")(nodes)
         else:
@@ -98,10 +98,10 @@ class Priorities(nn.Module):
     def __call__(self, observation: PairObservation) -> jax.Array:
         """`[n]` float32, nats; values of padding ops are arbitrary."""
         raw = MLP(self.width, 1, name="priority")(self.encoder(observation))[:, 0]
-        return normalised(raw, observation.mask, self.alpha)
+        return normalise(raw, observation.mask, self.alpha)
 
 
-def normalised(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> jax.Array:
+def normalise(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> jax.Array:
     """Eq. 17: mean 0 and standard deviation `alpha` over the ops of `mask` `[n]` bool; equal priorities become 0."""
     real = mask.astype(jnp.float32)
     count = jnp.maximum(real.sum(), 1.0)
@@ -225,14 +225,14 @@ class AutoregressiveDecoder(nn.Module):
             raise ProblemError(f"heads is {self.heads}: must divide the width, {self.width}")
         self.of_graph = nn.Dense(self.width, use_bias=False)
         self.of_context = nn.DenseGeneral((2, self.width), use_bias=False)
-        self.nobody = self.param("nobody", nn.initializers.normal(self.width**-0.5), (2, self.width))
+        self.start = self.param("nobody", nn.initializers.normal(self.width**-0.5), (2, self.width))
         self.projected = nn.Dense(3 * self.width, use_bias=False)
         self.glimpse_out = nn.Dense(self.width, use_bias=False)
 
     def __call__(self, observation: PairObservation) -> jax.Array:
         """Logits `[n]` of the first step with every real op ready; used by `init`."""
-        nobody = jnp.full(2, len(observation.mask), jnp.int32)
-        return self.step(self.prepare(observation), nobody, observation.mask)
+        none = jnp.full(2, len(observation.mask), jnp.int32)
+        return self.step(self.prepare(observation), none, observation.mask)
 
     def prepare(self, observation: PairObservation) -> Prepared:
         """See `Stepwise`."""
@@ -242,7 +242,7 @@ class AutoregressiveDecoder(nn.Module):
         split = (len(nodes), self.heads, self.width // self.heads)
         return Prepared(
             graph=self.of_graph(mean),
-            context=jnp.concatenate([self.of_context(nodes), self.nobody[None]]),
+            context=jnp.concatenate([self.of_context(nodes), self.start[None]]),
             keys=jnp.moveaxis(keys.reshape(split), 1, 0),
             values=jnp.moveaxis(values.reshape(split), 1, 0),
             ops=ops,

@@ -86,32 +86,32 @@ class MaskedAttention(nn.Module):
             raise ProblemError(f"scoring is {self.scoring!r}: must be one of {', '.join(get_args(Scoring))}")
         counts = [group.heads for group in self.groups]
         senders = [sum(1 << code for code in set(group.codes)) for group in self.groups]  # one bit per code
-        seen = jnp.asarray(np.repeat(senders, counts), jnp.uint16)
-        own = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
-        values = self._projected("value", nodes, own)
-        left, right = self._scored(nodes, values, own)
+        sender_bits = jnp.asarray(np.repeat(senders, counts), jnp.uint16)
+        index = np.concatenate([np.arange(count) for count in counts]) if self.tied else np.arange(sum(counts))
+        values = self._project("value", nodes, index)
+        left, right = self._score_factors(nodes, values, index)
 
         def head(one: tuple[jax.Array, ...]) -> jax.Array:
             return _head(self.scoring, relation, *one)
 
-        each = jax.lax.map(head, (seen, left, right, values))
+        each = jax.lax.map(head, (sender_bits, left, right, values))
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
-    def _scored(self, nodes: jax.Array, values: jax.Array, own: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    def _score_factors(self, nodes: jax.Array, values: jax.Array, index: np.ndarray) -> tuple[jax.Array, jax.Array]:
         """Factors `[heads, n, head_width]` or summands `[heads, n, 1]` of the scores, for receivers and for senders."""
         if self.scoring == "dot":
-            queries = self._projected("query", nodes, own) * np.asarray(self.head_width**-0.5, self.dtype)
-            return queries, self._projected("key", nodes, own)
+            queries = self._project("query", nodes, index) * np.asarray(self.head_width**-0.5, self.dtype)
+            return queries, self._project("key", nodes, index)
         init = nn.initializers.lecun_normal(in_axis=1, out_axis=0)
-        ends = [self.param(name, init, (int(own.max()) + 1, self.head_width)) for name in ("receiver", "sender")]
-        left, right = (jnp.einsum("hnd,hd->hn", values.astype(jnp.float32), end[own])[..., None] for end in ends)
+        ends = [self.param(name, init, (int(index.max()) + 1, self.head_width)) for name in ("receiver", "sender")]
+        left, right = (jnp.einsum("hnd,hd->hn", values.astype(jnp.float32), end[index])[..., None] for end in ends)
         return left, right
 
-    def _projected(self, name: str, nodes: jax.Array, own: np.ndarray) -> jax.Array:
+    def _project(self, name: str, nodes: jax.Array, index: np.ndarray) -> jax.Array:
         """`[heads, n, head_width]` of `dtype`."""
-        dense = nn.DenseGeneral((int(own.max()) + 1, self.head_width), use_bias=False, dtype=self.dtype, name=name)
-        projected = jnp.moveaxis(dense(nodes), 1, 0)
-        return projected[own] if self.tied else projected
+        dense = nn.DenseGeneral((int(index.max()) + 1, self.head_width), use_bias=False, dtype=self.dtype, name=name)
+        heads = jnp.moveaxis(dense(nodes), 1, 0)
+        return heads[index] if self.tied else heads
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -133,21 +133,23 @@ def _head_forward(
     return out, (relation, bits, left, right, values, out, share)
 
 
-def _head_backward(scoring: Scoring, kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[jax.Array | None, ...]:
+def _head_backward(
+    scoring: Scoring, saved: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[jax.Array | None, ...]:
     """Gradient as by autodiff, but without summing the weights again and with fewer passes over all pairs."""
-    relation, bits, left, right, values, out, share = kept
+    relation, bits, left, right, values, out, share = saved
     scores = _scores(scoring, left, right)
     weights = _weights(scores, relation, bits)
-    shared = slope * share
-    to_values = _transposed_dot(weights.astype(values.dtype), shared.astype(values.dtype)).astype(values.dtype)
+    scaled = cotangent * share
+    to_values = _transposed_dot(weights.astype(values.dtype), scaled.astype(values.dtype)).astype(values.dtype)
     # (values - output) times the slope: the output's part is an additional column of the product
-    less = jnp.concatenate([shared, -(shared * out).sum(1, keepdims=True)], 1).astype(values.dtype)
-    of_scores = weights * _dot(less, _with_ones(values).T)
+    extended = jnp.concatenate([scaled, -(scaled * out).sum(1, keepdims=True)], 1).astype(values.dtype)
+    score_gradient = weights * _dot(extended, _with_ones(values).T)
     if scoring == "additive":
-        return None, None, *jax.vjp(functools.partial(_scores, scoring), left, right)[1](of_scores), to_values
-    of_scores = jnp.where(jnp.abs(scores) < _BOUND, of_scores, 0.0).astype(left.dtype)
-    to_left, to_right = _dot(of_scores, right), _transposed_dot(of_scores, left)
-    return None, None, to_left.astype(left.dtype), to_right.astype(right.dtype), to_values
+        return None, None, *jax.vjp(functools.partial(_scores, scoring), left, right)[1](score_gradient), to_values
+    score_gradient = jnp.where(jnp.abs(scores) < _BOUND, score_gradient, 0.0).astype(left.dtype)
+    left_gradient, right_gradient = _dot(score_gradient, right), _transposed_dot(score_gradient, left)
+    return None, None, left_gradient.astype(left.dtype), right_gradient.astype(right.dtype), to_values
 
 
 def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:

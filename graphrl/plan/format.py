@@ -17,13 +17,13 @@ import numpy as np
 from graphrl.costs.fusion.exact import KernelGraph, fused_graph, fusion_of
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, PlanError, near
+from graphrl.errors import GraphrlError, PlanError, suggest
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
 from graphrl.graphs.roofline import Chip
 from graphrl.plan.steps import OpStep, Step, TransferStep
-from graphrl.units import whole
+from graphrl.units import as_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Inlining:
             if name not in number:
                 raise PlanError(f"inlined names op {name!r}, which graph {graph.name!r} does not have")
             if chosen[number[name]]:
-                raise PlanError(f"inlined names op {name!r} twice: once is enough")
+                raise PlanError(f"inlined names op {name!r} twice: must name it once")
             chosen[number[name]] = True
         return fused_graph(fusion_of(fusion_problem(graph, self.chip), chosen))
 
@@ -185,10 +185,10 @@ def _step_to_dict(step: Step) -> dict[str, Any]:
 def _check_keys(data: dict[str, Any], where: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     for key in data:
         if key not in needed and key not in optional:
-            raise PlanError(f"{where} has the unknown key {_short(key)}: {near(key, needed + optional)}")
+            raise PlanError(f"{where} has the unknown key {_short(key)}: {suggest(key, needed + optional)}")
     for key in needed:
         if key not in data:
-            raise PlanError(f"{where} has no key {key!r}: it is needed")
+            raise PlanError(f"{where} has no key {key!r}: it is required")
 
 
 def _problem(data: dict[str, Any]) -> Problem:
@@ -258,7 +258,7 @@ def _number(data: dict[str, Any], key: str, where: str | None = None) -> int | f
 
 
 def _integer(value: Any, where: str, minimum: int | None = 0) -> int:
-    value = whole(value)
+    value = as_integer(value)
     if type(value) is not int or (minimum is not None and value < minimum):
         raise PlanError(f"{where} is {_short(value)}: must be an integer" + (" of at least 0" if minimum == 0 else ""))
     return value

@@ -20,8 +20,8 @@ from graphrl.plan.plot import DPI, WIDTH, Picture, clean, draw_heading
 from graphrl.units import byte_unit, format_bytes, time_unit
 
 OUTPUTS_ALPHA, LINE = 0.4, 1.2  # weights are drawn full; the width of a capacity's line
-MOST_NAMES = 64  # ops that are named below the last axes; above that some are numbered
-FAR = 3.0  # times the contents of a memory: a capacity beyond that would flatten the curve
+MAX_NAMES = 64  # ops that are named below the last axes; above that some are numbered
+MAX_SCALE = 3.0  # times the contents of a memory: a capacity beyond that would flatten the curve
 
 
 def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Figure:
@@ -47,7 +47,7 @@ def _draw_memory(axes: Axes, problem: MapProblem, costs: MapCosts, memory: int) 
     held, edges = costs.held_bytes[memory], np.arange(problem.steps + 1)
     weights = int(problem.weight_pages[costs.weights == memory].sum()) * problem.chip.page
     most, capacity = int(held.max(initial=0)), chip_memory.capacity
-    near = capacity is not None and 0 < capacity <= FAR * max(1, most)
+    near = capacity is not None and 0 < capacity <= MAX_SCALE * max(1, most)
     unit_bytes, unit = byte_unit(max(1, capacity if capacity and near else most))
     axes.stairs(np.full(problem.steps, weights / unit_bytes), edges, fill=True, color=colour, linewidth=0)
     axes.stairs(
@@ -67,7 +67,7 @@ def _contents(problem: MapProblem, memory: int, weights: int, most: int) -> str:
     capacity = chip_memory.capacity
     share = f", {100 * most / capacity:.0f}%" if capacity else ""
     limit = "no limit" if capacity is None else f"of {format_bytes(capacity)}{share}"
-    return f"{clean(chip_memory.name)}: weights {format_bytes(weights)}, most at once {format_bytes(most)} ({limit})"
+    return f"{clean(chip_memory.name)}: weights {format_bytes(weights)}, peak {format_bytes(most)} ({limit})"
 
 
 def _draw_latency(axes: Axes, problem: MapProblem, costs: MapCosts) -> None:
@@ -90,7 +90,7 @@ def _draw_latency(axes: Axes, problem: MapProblem, costs: MapCosts) -> None:
 def _draw_steps(axes: Axes, problem: MapProblem) -> None:
     """Labels the ops by name if there is room, else by number."""
     axes.set_xlim(0, max(1, problem.steps))
-    if problem.steps <= MOST_NAMES:
+    if problem.steps <= MAX_NAMES:
         names = [clean(problem.graph.ops[op].name, 22) for op in problem.order]
         axes.set_xticks(np.arange(problem.steps) + 0.5, names, rotation=90, fontsize=6.5, color=FAINT, parse_math=False)
     else:

@@ -21,7 +21,7 @@ from graphrl.errors import PlanError
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import format_seconds, whole_numbers
+from graphrl.units import as_integers, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,10 +171,10 @@ class MemoryMap:
         problem = self.problem(graph)
         weights, outputs = self.memories(problem)
         costs = evaluate(problem, weights, outputs)
-        for what, asked, given in (("weights", weights, costs.weights), ("outputs", outputs, costs.outputs)):
-            moved = np.flatnonzero(asked != given)
+        for what, requested, assigned in (("weights", weights, costs.weights), ("outputs", outputs, costs.outputs)):
+            moved = np.flatnonzero(requested != assigned)
             if len(moved):
-                name, memory = self.order[moved[0]], self.chip.memories[asked[moved[0]]]
+                name, memory = self.order[moved[0]], self.chip.memories[requested[moved[0]]]
                 raise PlanError(f"the map is not valid: {what} of op {name!r} do not fit into memory {memory.name!r}")
         true = {"latency": costs.latency, "compiler_latency": compiler(problem).latency}
         for key, value in true.items():
@@ -226,7 +226,7 @@ class MemoryMap:
                 if data.get(key) != right or isinstance(data[key], bool):
                     raise PlanError(f"{key} is {_short(data.get(key))}: must be {right!r}")
         try:
-            file = msgspec.convert(whole_numbers(data), _MapFile)
+            file = msgspec.convert(as_integers(data), _MapFile)
         except (msgspec.ValidationError, OverflowError) as error:
             raise PlanError(f"a map: {error}") from None
         fields = {name: getattr(file, name) for name in file.__struct_fields__ if name not in _HEAD}

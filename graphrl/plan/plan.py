@@ -247,9 +247,9 @@ class Plan:
           PlanError: the plan has no graph (`attach` gives it one).
           GraphrlError: the file cannot be written; an old one is untouched.
         """
-        about = {"graph": self.graph, "method": self.method, "objective": self.problem.objective, "value": self.value}
-        about |= {"makespan_seconds": self.makespan, "transfer_model": self.problem.transfer}
-        write_trace(self.timeline(), about, path)
+        facts = {"graph": self.graph, "method": self.method, "objective": self.problem.objective, "value": self.value}
+        facts |= {"makespan_seconds": self.makespan, "transfer_model": self.problem.transfer}
+        write_trace(self.timeline(), facts, path)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Figure":
         """Draws device lanes over memory curves, and saves the picture if a path is given.

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import BRIGHT, COLOURS, FAINT, GREY, GRID, LANE, LIMIT, PALE, TEXT, WORSE
 from graphrl.errors import GraphrlError
-from graphrl.files import PICTURES, check_path, shown, write_atomically
+from graphrl.files import PICTURES, check_path, quote_path, write_atomically
 from graphrl.plan.trace import Timeline
 from graphrl.units import byte_unit, format_bytes, format_seconds, time_unit
 
@@ -194,7 +194,7 @@ def image_format(path: str | os.PathLike[str]) -> str:
     check_path(path)
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in PICTURES:
-        raise GraphrlError(f"cannot draw {shown(path)}: its ending must be one of .{', .'.join(PICTURES)}")
+        raise GraphrlError(f"cannot draw {quote_path(path)}: its ending must be one of .{', .'.join(PICTURES)}")
     return ending
 
 

@@ -115,12 +115,12 @@ _OPS, _TRANSFERS = 1, 2  # track ids; overlapping transfers take 3, 4, ...
 Event = dict[str, Any]
 
 
-def write_trace(timeline: Timeline, about: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def write_trace(timeline: Timeline, facts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes the trace whole or not at all.
 
     Args:
       timeline: of a plan.
-      about: further metadata of the plan.
+      facts: further facts of the plan.
       path: of the file.
 
     Raises:
@@ -129,7 +129,7 @@ def write_trace(timeline: Timeline, about: Mapping[str, Any], path: str | os.Pat
     if not np.isfinite(timeline.length):
         raise PlanError(f"the plan takes {timeline.length} seconds: only a finite one can be drawn")
     time = "the position in the order" if timeline.by_position else "microseconds"
-    text = json.dumps({"displayTimeUnit": "ns", "otherData": {**about, "time_is": time}})[:-1] + ', "traceEvents": [\n'
+    text = json.dumps({"displayTimeUnit": "ns", "otherData": {**facts, "time_is": time}})[:-1] + ', "traceEvents": [\n'
     text += ",\n".join(json.dumps(event) for event in trace_events(timeline)) + "\n]}\n"
     write_atomically(path, lambda file: file.write(text))
 
@@ -169,8 +169,8 @@ def _description(timeline: Timeline, entry: int) -> Event:
     if timeline.op[entry] < 0:
         tensor, to = int(timeline.tensor[entry]), int(timeline.to[entry])
         moved = int(timeline.graph.arrays.tensor_bytes[tensor])
-        sent = {"tensor": timeline.graph.tensor_names[tensor], "bytes": moved, "to": to, "position": entry}
-        return {"name": timeline.name(entry), "cat": "transfer", "args": sent}
+        args = {"tensor": timeline.graph.tensor_names[tensor], "bytes": moved, "to": to, "position": entry}
+        return {"name": timeline.name(entry), "cat": "transfer", "args": args}
     op = timeline.graph.ops[timeline.op[entry]]
     arguments: dict[str, Any] = {
         "type": op.type,

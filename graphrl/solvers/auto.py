@@ -30,14 +30,14 @@ from graphrl.solvers.maps.cp_sat import MAX_STEPS, prove
 from graphrl.solvers.maps.task import MapTask, map_solver
 from graphrl.solvers.orders import dfs_dp, min_cut, series_parallel
 from graphrl.solvers.portfolio import Portfolio, Stage, best_as_hint
-from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, timely_schedule
+from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, has_time, hlfet, schedule, schedule_within
 from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.simple import given_order
 from graphrl.solvers.schedules import multilevel
 from graphrl.solvers.schedules import solver as schedules
-from graphrl.solvers.sending import solver as sending
 from graphrl.solvers.solver import Solver, solver
+from graphrl.solvers.transfer_rules import solver as transfer_rules
 
 ETF_SHARE = 0.15  # of the time that `etf` may take
 OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
@@ -46,44 +46,42 @@ DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
 FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
 # Minimum cuts have that share, or the seconds for each op if that is more, which the first pass may take; where that is
 # more than CUT_MOST of the time, annealing takes all the time first.
-CUT_SHARE, CUT_SECONDS, CUT_MOST = 0.3, 1e-3, 0.5
+CUT_SHARE, CUT_SECONDS, MAX_CUT_SHARE = 0.3, 1e-3, 0.5
 # Schedules
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
-SOON_SHARE, SOON_SECONDS = 0.1, 2.0  # of annealing before it
+SHORT_SHARE, SHORT_SECONDS = 0.1, 2.0  # of annealing before it
 LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
 TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
 TRIAL_GAIN = 0.01  # that the first must have
 TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
 POLISH_SHARE = 0.2  # of the budget left then, for the second from its plan
-BY_RULE = ("anneal-ops", "go")  # methods whose plans have their sends by the rule, bundled under `rendezvous`
+RULE_METHODS = ("anneal-ops", "go")  # methods whose plans have their sends by the rule, bundled under `rendezvous`
 # The largest load
 STAGES_SHARE, LOADS_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
 EXACT_GROUPS = 1_000  # groups of colocated ops up to which CP-SAT is worth its time
 HOT_LOADS = {"rounds": 20, "hot": 0.06}  # many short rounds: each settles early where the few largest groups are
 COOL_LOADS = {"rounds": 1, "hot": 0.003}  # the last one
-AGAIN_SHARE = 0.5  # of annealing after CP-SAT, before the last
+SECOND_LOADS_SHARE = 0.5  # of annealing after CP-SAT, before the last
 MAPS_SHARE = 0.2  # of the seconds, for annealing of memory maps
-LEADS, ELSE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "else anew"  # for the table of docs/methods.md
+IF_AHEAD, OTHERWISE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "otherwise"  # for the table of docs/methods.md
 
 
 @solver(
     "auto",
-    "the portfolio of the methods below that was best for the time",
+    "a portfolio of other methods, chosen by problem, size and time",
     colocates=True,
     objectives=get_args(Objective),
 )
 def solve(task: Task) -> Plan:
     """Runs the portfolio. The plan's bound is the best that any of its methods proved."""
-    with task.uncounted():
+    with task.paused_clock():
         _prepare(task.problem)
-    return begun(task).run(stages(task.graph, task.problem, task.budget))
+    return initial_portfolio(task).run(stages(task.graph, task.problem, task.budget))
 
 
-@map_solver(
-    "auto", "annealing, then CP-SAT where the budget is in seconds: what was best for the time", prepare=maps.prepare
-)
+@map_solver("auto", "annealing, then CP-SAT if the budget is in seconds", prepare=maps.prepare)
 def solve_maps(task: MapTask) -> MemoryMap:
     """Anneals maps, then proves with CP-SAT; ends before the budget if the best map is proved optimal."""
     seconds = task.budget.seconds
@@ -92,7 +90,7 @@ def solve_maps(task: MapTask) -> MemoryMap:
     else:
         maps.cool(task, dataclasses.replace(task.budget, seconds=MAPS_SHARE * seconds))
         prove(task)
-    return task.answered()
+    return task.best_map()
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
@@ -110,10 +108,10 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
     yield Stage(series_parallel.solve)  # exact, where the graph is of that kind
     if ops <= DP_OPS:
         yield Stage(dfs_dp.solve, DP_SHARE, DP_SECONDS)  # often a proof within a second
-    least = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
-    if least <= CUT_MOST:
+    share = 0.0 if budget.seconds is None else CUT_SECONDS * ops / budget.seconds
+    if share <= MAX_CUT_SHARE:
         yield Stage(orders.solve, FIRST_SHARE, FIRST_SECONDS, options=starts)
-        yield Stage(min_cut.solve, max(CUT_SHARE, least))  # on compiled programs mostly a proof within a second
+        yield Stage(min_cut.solve, max(CUT_SHARE, share))  # on compiled programs mostly a proof within a second
     yield Stage(orders.solve, 1 - CUT_SHARE, options=starts)
     yield Stage(min_cut.solve, options=starts)
 
@@ -121,78 +119,79 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
     """Stages for the makespan, and for the peak memory of several devices."""
     search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
-    if lists.takes(problem) and graph.colocation is None:
-        yield from _with_lists(search, exact)
-    elif _moves_ops(problem) and problem.transfer == "rendezvous":
-        yield from _with_bundles(search, exact)
+    if lists.supports(problem) and graph.colocation is None:
+        yield from _list_stages(search, exact)
+    elif _suits_anneal_ops(problem) and problem.transfer == "rendezvous":
+        yield from _rendezvous_stages(search, exact)
     elif exact:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=best_as_hint)
+        yield Stage(schedules.solve, SHORT_SHARE, SHORT_SECONDS, options=best_as_hint)
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
         yield Stage(search, options=best_as_hint)
-    elif _moves_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
-        yield from _over_links(search, grouped=_is_grouped(graph))
+    elif _suits_anneal_ops(problem) and (_is_grouped(graph) or len(graph.ops) >= TRIAL_OPS):
+        yield from _link_stages(search, grouped=_is_grouped(graph))
     else:
         yield Stage(search, options=best_as_hint)
 
 
-def _with_lists(search: Solver[Any], exact: float) -> Iterator[Stage]:
+def _list_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
     """Stages where transfers block no device, and an order determines the schedule."""
-    yield Stage(lists.solve, LISTS_SHARE if exact else TRIAL_SHARE, SOON_SECONDS)
+    yield Stage(lists.solve, LISTS_SHARE if exact else TRIAL_SHARE, SHORT_SECONDS)
     if exact:
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
-    yield Stage(lists.solve, 1 - LISTS_SHARE, when=_lists_lead, says="if its plan is the best")
+    yield Stage(lists.solve, 1 - LISTS_SHARE, when=_list_leads, condition="if its plan is the best")
     yield Stage(search, options=best_as_hint)
 
 
-def _with_bundles(search: Solver[Any], exact: float) -> Iterator[Stage]:
+def _rendezvous_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
     """Stages under `rendezvous`, where only `anneal-ops` can continue from its plans. The other annealing restarts
     after its trial, as its temperature depends on the time.
     """
-    yield Stage(sending.solve, TRIAL_SHARE, options=_best_of_kind)
+    yield Stage(transfer_rules.solve, TRIAL_SHARE, options=_best_of_kind)
     if exact:
-        yield Stage(schedules.solve, SOON_SHARE, SOON_SECONDS, options=_of_others)
+        yield Stage(schedules.solve, SHORT_SHARE, SHORT_SECONDS, options=_others_best)
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
     else:
         yield _trial(search)
-    yield Stage(sending.solve, options=best_as_hint, when=_leads, says=LEADS)
-    yield Stage(search, options=_unannealed, says=ELSE)
+    yield Stage(transfer_rules.solve, options=best_as_hint, when=_rule_leads, condition=IF_AHEAD)
+    yield Stage(search, options=_unannealed_best, condition=OTHERWISE)
 
 
-def _over_links(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
+def _link_stages(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
     """Stages under `link`, where `anneal-schedule` can continue from all plans; `grouped`: most ops are colocated."""
 
-    def tries(plans: list[Plan]) -> bool:  # `anneal-ops` ignores memory
+    def is_tried(plans: list[Plan]) -> bool:  # `anneal-ops` ignores memory
         return not grouped or plans[0].excess > 0
 
     def leads(plans: list[Plan]) -> bool:
-        return not tries(plans) or _leads(plans)
+        return not is_tried(plans) or _rule_leads(plans)
 
-    yield Stage(sending.solve, TRIAL_SHARE, options=best_as_hint, when=tries)
-    yield _trial(search, tries)
-    yield Stage(sending.solve, 1 - POLISH_SHARE, options=best_as_hint, when=leads, says=LEADS)
-    yield Stage(schedules.solve, options=best_as_hint, when=leads, says="then")
-    yield Stage(search, options=_unannealed, says=ELSE)
+    yield Stage(transfer_rules.solve, TRIAL_SHARE, options=best_as_hint, when=is_tried)
+    yield _trial(search, is_tried)
+    yield Stage(transfer_rules.solve, 1 - POLISH_SHARE, options=best_as_hint, when=leads, condition=IF_AHEAD)
+    yield Stage(schedules.solve, options=best_as_hint, when=leads, condition="then")
+    yield Stage(search, options=_unannealed_best, condition=OTHERWISE)
 
 
 def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
     """The trial that `anneal-ops` is compared with, from the same plans."""
-    return Stage(search, LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE, options=_unannealed, when=when)
+    share = LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE
+    return Stage(search, share, options=_unannealed_best, when=when)
 
 
 def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
     """Stages for the largest load."""
     yield Stage(stage_dp, STAGES_SHARE, options=best_as_hint)
     if budget.seconds is not None:
-        yield Stage(loads.solve.given(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.with_options(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
         if len(np.unique(graph.leaders)) <= EXACT_GROUPS:
             yield Stage(cp_sat.solve, EXACT_SHARE, options=best_as_hint)
-            yield Stage(loads.solve.given(HOT_LOADS), AGAIN_SHARE, options=best_as_hint)
-        yield Stage(loads.solve.given(COOL_LOADS), options=best_as_hint)
+            yield Stage(loads.solve.with_options(HOT_LOADS), SECOND_LOADS_SHARE, options=best_as_hint)
+        yield Stage(loads.solve.with_options(COOL_LOADS), options=best_as_hint)
     else:
         yield Stage(loads.solve, options=best_as_hint)
 
 
-def begun(task: Task) -> Portfolio:
+def initial_portfolio(task: Task) -> Portfolio:
     """The portfolio with the plans that need no search. Its clock restarts after the first of them and the bound, which
     take seconds on thousands of ops: otherwise a short budget would end without any search.
 
@@ -221,7 +220,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
     and `hlfet`. With little time, those before the given order, and a quick list schedule as the first.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
-    yield timely_schedule(graph, problem, seconds)
+    yield schedule_within(graph, problem, seconds)
     if problem.devices > 1 and problem.objective == "makespan":
         by_layer = layer_stages(graph, problem)
         if by_layer is not None:
@@ -250,11 +249,11 @@ def _prepare(problem: Problem) -> None:
         return  # each method compiles its own code
     if problem.devices == 1:
         prepare_lists()
-    elif _moves_ops(problem) or lists.takes(problem):
-        first = sending if _moves_ops(problem) else lists
-        with first.prepared_beside():
+    elif _suits_anneal_ops(problem) or lists.supports(problem):
+        search = transfer_rules if _suits_anneal_ops(problem) else lists
+        with search.prepared_in_background():
             schedules.prepare(schedules.counts_memory(problem))
-        first.prepare_with_lists()
+        search.prepare_with_lists()
     else:
         schedules.prepare_with_lists(problem)
 
@@ -282,21 +281,21 @@ def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> f
 
 def _is_grouped(graph: ComputationGraph) -> bool:
     """True if most ops are colocated with others."""
-    return 2 * int((graph.mates != np.arange(len(graph.ops))).sum()) > len(graph.ops)
+    return 2 * int((graph.next_colocated != np.arange(len(graph.ops))).sum()) > len(graph.ops)
 
 
-def _moves_ops(problem: Problem) -> bool:
+def _suits_anneal_ops(problem: Problem) -> bool:
     """True if `anneal-ops` suits such problems; under `free` there are better ways."""
     return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
 
 
-def _leads(plans: list[Plan]) -> bool:
+def _rule_leads(plans: list[Plan]) -> bool:
     """True if the best plan has its sends by the rule, and leads by `TRIAL_GAIN` or a smaller excess."""
-    best, other = plans[0], _of_others(plans)["hint"]
-    return best.method in BY_RULE and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
+    best, other = plans[0], _others_best(plans)["hint"]
+    return best.method in RULE_METHODS and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
 
 
-def _lists_lead(plans: list[Plan]) -> bool:
+def _list_leads(plans: list[Plan]) -> bool:
     """True if the best plan is by `anneal-list`, whose plans never let a device wait while it could run an op."""
     return plans[0].method == lists.solve.name
 
@@ -307,16 +306,16 @@ def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
 
 def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
     """Options of `anneal-ops`: the best plan of its kind, or None, and all plans to choose from."""
-    return {"hint": next((plan for plan in plans if plan.method in BY_RULE), None), "starts": plans}
+    return {"hint": next((plan for plan in plans if plan.method in RULE_METHODS), None), "starts": plans}
 
 
-def _of_others(plans: list[Plan]) -> dict[str, Any]:
+def _others_best(plans: list[Plan]) -> dict[str, Any]:
     """Options of a stage that starts from the best plan but for those with sends by the rule: only `anneal-ops` can
     continue from bundled ones.
     """
-    return best_as_hint([plan for plan in plans if plan.method not in BY_RULE])
+    return best_as_hint([plan for plan in plans if plan.method not in RULE_METHODS])
 
 
-def _unannealed(plans: list[Plan]) -> dict[str, Any]:
-    """`_of_others`, without the plans of `anneal-schedule`, too."""
-    return best_as_hint([plan for plan in plans if plan.method not in (*BY_RULE, schedules.solve.name)])
+def _unannealed_best(plans: list[Plan]) -> dict[str, Any]:
+    """`_others_best`, without the plans of `anneal-schedule`, too."""
+    return best_as_hint([plan for plan in plans if plan.method not in (*RULE_METHODS, schedules.solve.name)])

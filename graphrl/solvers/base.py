@@ -53,7 +53,7 @@ class Budget:
         ):
             raise ProblemError(f"seconds is {seconds!r}: must be a finite number above 0")
 
-    def less(self, evaluations: int, seconds: float) -> "Budget | None":
+    def minus(self, evaluations: int, seconds: float) -> "Budget | None":
         """The budget that is left after spending some evaluations and seconds, or None if nothing is left."""
         count = None if self.evaluations is None else self.evaluations - evaluations
         time = None if self.seconds is None else self.seconds - seconds
@@ -111,7 +111,7 @@ class Search(Generic[A]):
       method: name of the method, which its answers carry; a `Method` writes its name here.
       best: makes the best answer so far; None before the first answer.
       started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
-      forgiven: seconds that did not count.
+      excluded_seconds: seconds that did not count.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Search(Generic[A]):
     ) -> None:
         self.budget, self.seed, self.progress, self.method = budget, seed, progress, ""
         self.best: Callable[[], A] | None = None
-        self.forgiven = 0.0
+        self.excluded_seconds = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -128,17 +128,17 @@ class Search(Generic[A]):
         self.end = self.started + (math.inf if self.budget.seconds is None else self.budget.seconds)
 
     @contextlib.contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def paused_clock(self) -> Iterator[None]:
         """Excludes the time of a block from the budget: for code that is compiled once on a machine."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.forgive(max(0.0, time.perf_counter() - began))
+            self.exclude_time(max(0.0, time.perf_counter() - start))
 
-    def forgive(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Excludes some seconds that have passed from the budget."""
-        self.forgiven += seconds
+        self.excluded_seconds += seconds
         self.started, self.end, self._reported, self._warm = (
             moment + seconds for moment in (self.started, self.end, self._reported, self._warm)
         )
@@ -150,9 +150,9 @@ class Search(Generic[A]):
 
     def left(self, evaluations: int) -> Budget | None:
         """The budget that is left after some evaluations and the time so far, or None if nothing is left."""
-        return self.budget.less(evaluations, self.seconds)
+        return self.budget.minus(evaluations, self.seconds)
 
-    def over(self, evaluations: int = 0) -> bool:
+    def is_spent(self, evaluations: int = 0) -> bool:
         """True if the budget is spent."""
         spent = self.budget.evaluations is not None and evaluations >= self.budget.evaluations
         return spent or time.perf_counter() >= self.end
@@ -181,15 +181,15 @@ class Search(Generic[A]):
     def answer(self, answer: A) -> A:
         """Reports a final answer and returns it."""
         self.best = lambda: answer
-        self.report(answer.evaluations, answer.value, at_once=True)
+        self.report(answer.evaluations, answer.value, force=True)
         return answer
 
-    def report(self, evaluations: int, value: float, *, at_once: bool = False) -> None:
+    def report(self, evaluations: int, value: float, *, force: bool = False) -> None:
         """Calls `progress`, if there is one, with `best`, whose objective is `value`. Skips the call within
-        `REPORT_SECONDS` of the last report, unless `at_once`.
+        `REPORT_SECONDS` of the last report, unless `force`.
         """
         now = time.perf_counter()
-        if self.progress is not None and self.best is not None and (at_once or now - self._reported >= REPORT_SECONDS):
+        if self.progress is not None and self.best is not None and (force or now - self._reported >= REPORT_SECONDS):
             self._reported = now
             self.progress(evaluations, now - self.started, self.best, value)
 
@@ -247,7 +247,7 @@ class Task(Search[Plan]):
         )
         return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
 
-    def known(self, plan: Plan, evaluations: int = 1) -> Plan:
+    def as_answer(self, plan: Plan, evaluations: int = 1) -> Plan:
         """Returns a plan of this graph as an answer of this search. Costs it again only if its problem is another."""
         if plan.problem != self.problem:
             return self.plan(*plan.decisions(self.graph), evaluations=evaluations)

@@ -55,7 +55,7 @@ class Flow:
         """A fresh `Waiting` for an order of the ops."""
         return self.graph.arrays.waiting()
 
-    def held(self, op: int) -> int:
+    def kept_bytes(self, op: int) -> int:
         """Bytes that an op allocates and leaves behind."""
         return sum(self.size[b] for b in self.writes[op] if self.users[b] or self.pinned[b])
 
@@ -93,12 +93,12 @@ class Usage:
         # (buffer, source, op that writes the one and may be the last to use the other): if two outputs want one buffer,
         # the first gets it; a buffer that is never freed is not reused
         producer = flow.graph.arrays.producer.tolist()
-        wanted: dict[tuple[int, int], tuple[int, int, int]] = {}
+        claims: dict[tuple[int, int], tuple[int, int, int]] = {}
         for buffer, source in sorted(flow.reuses.items()):
             if not flow.pinned[source]:
                 op = producer[buffer]
-                wanted.setdefault((op, source), (index[buffer], index[source], op))
-        self._reuses = np.array(list(wanted.values()), np.int64).reshape(-1, 3).T  # [3, r]
+                claims.setdefault((op, source), (index[buffer], index[source], op))
+        self._reuses = np.array(list(claims.values()), np.int64).reshape(-1, 3).T  # [3, r]
 
     def __call__(self, orders: np.ndarray) -> np.ndarray:
         n = orders.shape[-1]
@@ -119,8 +119,8 @@ class Usage:
 
     def peaks(self, orders: np.ndarray) -> np.ndarray:
         """Peaks `[lanes] int64`, bytes, of the orders `[lanes, n]`, in batches that fit in memory."""
-        at_once = max(1, CELLS // max(1, len(self._ops)))
-        return np.concatenate([self(orders[i : i + at_once]).max(axis=1) for i in range(0, len(orders), at_once)])
+        batch = max(1, CELLS // max(1, len(self._ops)))
+        return np.concatenate([self(orders[i : i + batch]).max(axis=1) for i in range(0, len(orders), batch)])
 
     def _allocated_and_freed(self, place: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes `[lanes, b]` that each buffer allocates at its writer and frees after its last op."""
@@ -131,13 +131,13 @@ class Usage:
         if not len(op):
             return allocated, freed
         lane, taken = (last.take(source, axis=1) == place.take(op, axis=1)).nonzero()
-        heir = lane * buffers + buffer[taken]  # index in the flattened lanes
+        reuser = lane * buffers + buffer[taken]  # index in the flattened lanes
         holder = lane * buffers + source[taken]
         origin, first = np.arange(last.size), holder
-        origin[heir] = first
+        origin[reuser] = first
         while not np.array_equal(further := origin[first], first):  # a reused buffer may be reused again
-            origin[heir] = first = further
-        freed.reshape(-1)[heir] = np.where(self._pinned[buffer[taken]], 0, allocated.reshape(-1)[first])
+            origin[reuser] = first = further
+        freed.reshape(-1)[reuser] = np.where(self._pinned[buffer[taken]], 0, allocated.reshape(-1)[first])
         freed.reshape(-1)[holder] = 0
-        allocated.reshape(-1)[heir] = 0
+        allocated.reshape(-1)[reuser] = 0
         return allocated, freed

@@ -25,7 +25,7 @@ class Stage(NamedTuple):
     seconds: float = math.inf  # at most
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
     when: Callable[[list[Plan]], bool] = lambda plans: True  # from the plans so far, the best first: True if it runs
-    says: str = ""  # the condition of `when` in words
+    condition: str = ""  # the condition of `when` in words
 
 
 def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Portfolio:
           Interrupted: on Ctrl-C in a stage that has a plan; it has the best plan so far.
         """
         if self._plans:
-            self._task.report(self._evaluations(), self.best().value, at_once=True)
+            self._task.report(self._evaluations(), self.best().value, force=True)
         try:
             for stage in stages:
                 left = self._left()
@@ -106,20 +106,20 @@ class Portfolio:
             None if left.evaluations is None else max(1, int(stage.share * left.evaluations)),
             None if left.seconds is None else min(stage.share * left.seconds, stage.seconds),
         )
-        whole = self._task
-        watch = functools.partial(self._watch, whole.seconds)
-        task = Task(whole.graph, whole.problem, part, whole.seed, watch, sizes=whole.sizes)
+        parent = self._task
+        report = functools.partial(self._report, parent.seconds)
+        task = Task(parent.graph, parent.problem, part, parent.seed, report, sizes=parent.sizes)
         try:
             self.keep(stage.solver(task, **stage.options(self._ranked())))
         except ProblemError:  # the method does not take such graphs or problems
             return
         except (MemoryError, RuntimeError) as error:  # RuntimeError: jax raises it when memory runs out
             fault = " ".join(str(error).split())[:200]
-            warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far stands", stacklevel=4)
+            warnings.warn(f"{stage.solver.name} could not run ({fault}): the best plan so far is kept", stacklevel=4)
         finally:
-            whole.forgive(task.forgiven)
+            parent.exclude_time(task.excluded_seconds)
 
-    def _watch(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+    def _report(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         """Progress of a stage that started after `begin` seconds; `seconds` are the stage's, without compilation."""
         if value <= (self.bound or 0.0) * (1 + ROUNDING) and self._is_optimal(candidate := plan()):
             raise _Optimal(candidate)

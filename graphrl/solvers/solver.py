@@ -28,7 +28,7 @@ class Method(Generic[T, P, A]):
       name: of the method.
       help: one-line description.
       search: the decorated function.
-      settings: options that override the defaults, see `given`; options of a call override them.
+      settings: options that override the defaults, see `with_options`; options of a call override them.
       prepare: compiles the code that it needs, once on a machine, which does not count.
     """
 
@@ -47,7 +47,7 @@ class Method(Generic[T, P, A]):
         """
         task.method = self.name
         if self.prepare is not None:
-            with task.uncounted():
+            with task.paused_clock():
                 self.prepare()
         try:
             return self.search(task, *args, **{**self.settings, **options})
@@ -69,7 +69,7 @@ class Method(Generic[T, P, A]):
         """Values of the options where a call gives none."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
-    def given(self, settings: Mapping[str, Any]) -> Self:
+    def with_options(self, settings: Mapping[str, Any]) -> Self:
         """A copy of the method with these options."""
         return dataclasses.replace(self, settings={**self.settings, **settings})
 
@@ -99,26 +99,26 @@ class Solver(Method[Task, P, Plan]):
         """The best plan that it finds; raises the errors of every `Method`."""
         self._check(task.problem)
         self._check_colocation(task)
-        with task.uncounted():
+        with task.paused_clock():
             exact.prepare()
         return super().__call__(task, *args, **options)
 
     def _check(self, problem: Problem) -> None:
-        alike = self.one_device and problem.objective in SCHEDULED
-        if alike and problem.devices != 1:
+        orders_one_device = self.one_device and problem.objective in SCHEDULED
+        if orders_one_device and problem.devices != 1:
             raise ProblemError(
                 f"method {self.name!r} orders the ops of one device: devices must be 1, and is {problem.devices}"
             )
         if problem.objective not in self.objectives:
             same = "on one device every order has the same makespan"
-            fault = same if alike else f"objective must not be {problem.objective}"
+            fault = same if orders_one_device else f"objective must not be {problem.objective}"
             raise ProblemError(f"method {self.name!r} minimises {' or '.join(self.objectives)}: {fault}")
 
     def _check_colocation(self, task: Task) -> None:
-        apart = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
-        if apart and task.graph.colocation is not None:
+        splits_groups = task.problem.devices > 1 and task.problem.objective in SCHEDULED and not self.colocates
+        if splits_groups and task.graph.colocation is not None:
             raise ProblemError(
-                f"method {self.name!r} places ops one by one: graph {task.graph.name!r} has ops that are colocated"
+                f"method {self.name!r} cannot keep ops together: graph {task.graph.name!r} has colocated ops"
             )
 
 

@@ -22,13 +22,13 @@ from jax.sharding import Mesh
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown, write_atomically
+from graphrl.files import content, quote_path, write_atomically
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Batch, Learner
 from graphrl.training import checkpoints
-from graphrl.training.config import RunConfig, Schedule, as_dict, updated
+from graphrl.training.config import RENAMED, RunConfig, Schedule, as_dict, renamed, updated
 from graphrl.training.data import Data, DataConfig, Padded, Shared
 
 VERSION = 1
@@ -48,7 +48,7 @@ class AgentConfig(Protocol):
         """Evaluations of each search during training; `graphrl evaluate` gives every method this number."""
 
     @property
-    def start(self) -> str:
+    def init_checkpoint(self) -> str:
         """Path of the policy from which training starts, see `Policy.load`; "" starts from new parameters."""
 
 
@@ -82,7 +82,7 @@ class Agent:
     sizes: Callable[[Sequence[ComputationGraph]], Padded] = common_sizes
     shares: Shared = "graphs"
 
-    def shared(self, config: RunConfig[Any]) -> tuple[int, str]:
+    def work_items(self, config: RunConfig[Any]) -> tuple[int, str]:
         """The number of work items that the devices share, and their name in messages."""
         if self.shares == "graphs":
             return config.data.graphs, "graphs a batch"
@@ -121,7 +121,9 @@ class Policy(ABC, Generic[C]):
     @functools.cached_property
     def digest(self) -> str:
         """16 hexadecimal digits that identify the settings and parameters."""
-        parts = [json.dumps(as_dict(self.config), sort_keys=True).encode()]
+        old_names = {new: old for old, new in RENAMED.items()}  # so that digests in earlier results stay valid
+        config = renamed(as_dict(self.config), "agent.", old_names)
+        parts = [json.dumps(config, sort_keys=True).encode()]
         parts += [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.params)]
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
@@ -155,13 +157,13 @@ class Policy(ABC, Generic[C]):
         try:
             state = os.stat(source / checkpoints.INFO if is_folder else source)
         except (OSError, ValueError):
-            return cls._of_file(path)  # raises the error that names the fault
+            return cls._read_file(path)  # raises the error that names the fault
         stamp = state.st_mtime_ns, state.st_ino, state.st_size
-        policy: Self = _remembered(cls, source.absolute(), is_folder, stamp)
+        policy: Self = _load_cached(cls, source.absolute(), is_folder, stamp)
         return policy
 
     @classmethod
-    def chosen(cls, problem: Any, checkpoint: str) -> Self:
+    def load_or_default(cls, problem: Any, checkpoint: str) -> Self:
         """The policy that a method plays: the one of a checkpoint (see `load`), or the package's (`default`) if that is
         "".
 
@@ -172,8 +174,8 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:
-        """Digest of the policy that `chosen` returns, for `@solver(digest=...)`; accepts the options of a method."""
-        return cls.chosen(problem, checkpoint).digest
+        """Digest of the policy of `load_or_default`, for `@solver(digest=...)`; accepts the options of a method."""
+        return cls.load_or_default(problem, checkpoint).digest
 
     @classmethod
     def default(cls, problem: Any) -> Self:
@@ -183,10 +185,10 @@ class Policy(ABC, Generic[C]):
         Raises:
           GraphrlError: the package ships neither.
         """
-        return cls.named([f"{problem.objective}-{problem.transfer}", problem.objective], problem.objective)
+        return cls.load_shipped([f"{problem.objective}-{problem.transfer}", problem.objective], problem.objective)
 
     @classmethod
-    def named(cls, names: Sequence[str], what: str) -> Self:
+    def load_shipped(cls, names: Sequence[str], what: str) -> Self:
         """The first policy with one of these names in `defaults` that the package ships.
 
         Raises:
@@ -196,10 +198,10 @@ class Policy(ABC, Generic[C]):
             path = cls.defaults / cls.kind / f"{name}.msgpack"
             if path.exists():
                 return cls.load(path)
-        raise GraphrlError(f"no policy for {what} comes with graphrl: name one, as in {cls.agents[0]}:checkpoint=PATH")
+        raise GraphrlError(f"graphrl ships no policy for {what}: name one, as in {cls.agents[0]}:checkpoint=PATH")
 
     @classmethod
-    def start(cls, path: str, config: C) -> Any:
+    def load_params(cls, path: str, config: C) -> Any:
         """Parameters of a policy (see `load`) from which training starts.
 
         Raises:
@@ -208,7 +210,9 @@ class Policy(ABC, Generic[C]):
         """
         params = cls.load(path).params
         if not cls.fits(params, config):
-            raise ProblemError(f"agent.start={shown(path)} has another network: {cls.network} must be equal")
+            raise ProblemError(
+                f"agent.init_checkpoint={quote_path(path)} has another network: {cls.network} must be equal"
+            )
         return params
 
     @classmethod
@@ -226,7 +230,7 @@ class Policy(ABC, Generic[C]):
         return f"graphrl-{cls.agents[0]}-policy"
 
     @classmethod
-    def _of_file(cls, path: str | os.PathLike[str]) -> Self:
+    def _read_file(cls, path: str | os.PathLike[str]) -> Self:
         with content(path) as data:
             text = bytes(data)
         try:
@@ -234,52 +238,52 @@ class Policy(ABC, Generic[C]):
             form, version = value["format"], value["version"]
         except Exception:  # msgpack raises errors of its own types, and a file can contain anything
             raise GraphrlError(
-                f"{shown(path)}: is no policy: must be a file of `Policy.save` or a checkpoint"
+                f"{quote_path(path)}: is not a policy: must be a file of `Policy.save` or a checkpoint"
             ) from None
         if (form, version) != (cls._format(), VERSION):
             raise GraphrlError(
-                f"{shown(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
+                f"{quote_path(path)} is {str(form)[:60]!r} version {str(version)[:60]}: "
                 f"must be {cls._format()} version {VERSION}"
             )
         try:
             config, note = json.loads(value.get("config")), str(value.get("note", ""))
         except (TypeError, ValueError, RecursionError):
-            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings") from None
+            raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings") from None
         return cls._checked(path, config, value.get("params"), note)
 
     @classmethod
-    def _of_checkpoint(cls, path: Path) -> Self:
+    def _read_checkpoint(cls, path: Path) -> Self:
         checkpoint = checkpoints.read(path)
         info, state = checkpoint.info, checkpoint.state
         if info.agent not in cls.agents:
             agents = " or ".join(map(repr, cls.agents))
-            raise GraphrlError(f"{shown(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
+            raise GraphrlError(f"{quote_path(path)} is a checkpoint of {info.agent!r}: must be one of {agents}")
         try:
             params = state["params"]["policy"]
         except (TypeError, KeyError, IndexError):
             params = None  # fits no settings: `_checked` raises
-        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {shown(path)}")
+        return cls._checked(path, info.config.get("agent"), params, f"step {info.step} of {quote_path(path)}")
 
     @classmethod
     def _checked(cls, path: str | os.PathLike[str], values: Any, params: Any, note: str) -> Self:
         if not isinstance(values, dict):
-            raise GraphrlError(f"{shown(path)}: the policy is broken: it has no settings")
+            raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings")
         try:
-            config = updated(cls.settings(), values)
+            config = updated(cls.settings(), renamed(values, "agent."))
         except GraphrlError as error:
-            raise GraphrlError(f"{shown(path)}: {error}") from None
+            raise GraphrlError(f"{quote_path(path)}: {error}") from None
         # shipped policies fit; the check traces the network, which takes most of a second
         if not Path(path).is_relative_to(cls.defaults) and not cls.fits(params, config):
-            raise GraphrlError(f"{shown(path)}: its parameters do not fit its settings: it is of another graphrl")
+            raise GraphrlError(f"{quote_path(path)}: its parameters do not fit its settings: another graphrl version")
         return cls(config, jax.tree.map(lambda x: np.asarray(x, np.float32), params), note)
 
 
-def smallest() -> ComputationGraph:
+def tiny_graph() -> ComputationGraph:
     """A tiny graph for initialising parameters, whose shapes depend only on the numbers of features."""
     first = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),), flops=1)
     return ComputationGraph("smallest", (first, Op("b", "op", 1.0, inputs=("a.0",), flops=1)))
 
 
 @functools.lru_cache(maxsize=16)
-def _remembered(kind: type[Policy[Any]], path: Path, is_folder: bool, stamp: tuple[int, ...]) -> Any:
-    return kind._of_checkpoint(path) if is_folder else kind._of_file(path)
+def _load_cached(kind: type[Policy[Any]], path: Path, is_folder: bool, stamp: tuple[int, ...]) -> Any:
+    return kind._read_checkpoint(path) if is_folder else kind._read_file(path)

@@ -13,19 +13,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from graphrl.errors import GraphrlError
-from graphrl.files import BrokenError, read_document, shown, write_document
+from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.process import installed_version
+from graphrl.training.config import renamed
 
-_LATE = "Event loop is closed"
+_LOOP_CLOSED = "Event loop is closed"
 
 
 def save(path: Path, state: Any) -> None:
@@ -49,23 +50,23 @@ def restore(path: Path) -> Any:
     Raises:
       ValueError: the folder, or a file in it, is missing or broken; one line.
     """
-    usual = sys.unraisablehook
+    hook = sys.unraisablehook
 
-    def without_late(unraisable: "sys.UnraisableHookArgs") -> None:
+    def ignore_closed_loop(unraisable: "sys.UnraisableHookArgs") -> None:
         # After the first broken array, tensorstore's threads report for each of the others that orbax's loop is closed.
-        if str(unraisable.exc_value) != _LATE:
-            usual(unraisable)
+        if str(unraisable.exc_value) != _LOOP_CLOSED:
+            hook(unraisable)
 
-    sys.unraisablehook = without_late
+    sys.unraisablehook = ignore_closed_loop
     try:
         with _orbax() as checkpointer:
             state = checkpointer.restore(str(path.absolute()))
     except (OSError, ValueError, KeyError) as error:  # keep the hook: late errors can still arrive
         raise ValueError(" ".join(str(error).split()).partition(" [tensorstore_spec=")[0][:300]) from None
     except BaseException:
-        sys.unraisablehook = usual
+        sys.unraisablehook = hook
         raise
-    sys.unraisablehook = usual
+    sys.unraisablehook = hook
     if not state:
         raise ValueError("it has no arrays")
     return state
@@ -97,6 +98,12 @@ INFO, STATE, BEST = "checkpoint.json", "state", "best"
 _PREFIX = "step-"
 
 Values = dict[str, int | float]  # metrics by name; a "step" among them is an integer
+T = TypeVar("T")
+
+# old -> new names of metrics; version 0.2 still reads the old ones
+RENAMED_METRICS = {"alone": "policy", "by_chance": "random", "matched": "not_worse"}
+for _metric in ("greedy", "improvement", "speedup"):
+    RENAMED_METRICS |= {f"{_metric}_least": f"{_metric}_min", f"{_metric}_most": f"{_metric}_max"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +143,9 @@ class Info:
         try:
             return jax.random.wrap_key_data(jnp.asarray(np.array(self.key, np.uint32)), impl=self.key_impl)
         except (TypeError, ValueError, OverflowError):
-            raise BrokenError(f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is no key") from None
+            raise BrokenError(
+                f"the checkpoint of step {self.step} is broken: {str(self.key)[:60]} is not a key"
+            ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +184,12 @@ class Checkpoints:
             except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)  # the disk may be full
                 if isinstance(error, OSError):
-                    raise GraphrlError(f"cannot write {shown(path)}: {error.strerror or error}") from None
+                    raise GraphrlError(f"cannot write {quote_path(path)}: {error.strerror or error}") from None
                 raise
         self.clean()
         return path
 
-    def last_whole(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
+    def last_readable(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
         """The last checkpoint that can be read (see `read`), or None if there are no checkpoints; and the errors of the
         broken ones after it, the last first.
 
@@ -233,12 +242,19 @@ class Checkpoints:
 
 
 def read_info(path: Path) -> Info:
-    """Reads the metadata of a checkpoint's folder.
+    """Reads the metadata of a checkpoint's folder; settings and metrics have their new names.
 
     Raises:
       GraphrlError: the folder is not a checkpoint, or has another version.
     """
-    return read_document(path / INFO, Info, FORMAT, VERSION)
+    info = read_document(path / INFO, Info, FORMAT, VERSION)
+    validation = [current_metrics(values) for values in info.validation]
+    return dataclasses.replace(info, config=renamed(info.config), validation=validation)
+
+
+def current_metrics(values: Mapping[str, T]) -> dict[str, T]:
+    """Metrics by their new names (`RENAMED_METRICS`)."""
+    return {RENAMED_METRICS.get(name, name): value for name, value in values.items()}
 
 
 def find(path: str | os.PathLike[str]) -> Path:
@@ -254,7 +270,7 @@ def find(path: str | os.PathLike[str]) -> Path:
         return folder / os.readlink(folder / BEST)
     latest = Checkpoints(folder, 1).latest() if folder.is_dir() else None
     if latest is None:
-        raise GraphrlError(f"{shown(path)}: no checkpoint: name the folder of one, or of a run of `graphrl train`")
+        raise GraphrlError(f"{quote_path(path)}: no checkpoint: name the folder of one, or of a run of `graphrl train`")
     return latest
 
 
@@ -274,7 +290,7 @@ def read(path: str | os.PathLike[str], like: Any = None) -> Checkpoint:
     try:
         state = restore(folder / STATE)
     except ValueError as error:
-        raise BrokenError(f"{shown(folder)}: the checkpoint is broken: {error}") from None
+        raise BrokenError(f"{quote_path(folder)}: the checkpoint is broken: {error}") from None
     return Checkpoint(folder, info, state if like is None else _as_structure(state, like, folder))
 
 
@@ -288,12 +304,14 @@ def _as_structure(state: Any, like: Any, folder: Path) -> Any:
         if array is None or np.shape(array) != np.shape(leaf) or np.asarray(array).dtype != leaf.dtype:
             has = "nothing" if array is None else f"{np.asarray(array).dtype} {np.shape(array)}"
             raise GraphrlError(
-                f"{shown(folder)} does not fit its settings: {'.'.join(_name(path))} is {has}, "
+                f"{quote_path(folder)} does not fit its settings: {'.'.join(_name(path))} is {has}, "
                 f"must be {leaf.dtype} {np.shape(leaf)}"
             )
         leaves.append(array)
     if by_name:
-        raise GraphrlError(f"{shown(folder)} does not fit its settings: {'.'.join(next(iter(by_name)))} is unknown")
+        raise GraphrlError(
+            f"{quote_path(folder)} does not fit its settings: {'.'.join(next(iter(by_name)))} is unknown"
+        )
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -2,6 +2,7 @@
 
 - `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
 - `read_values`, `parsed`, `merged`, `updated`: from files and texts to a dataclass; `as_dict`: back to JSON.
+- `RENAMED`: old names of settings, and `renamed`, which converts them.
 
 Tyro is not used: it prints multi-line errors and needs control of the command line. Here argparse parses it, with
 errors of one line.
@@ -10,6 +11,7 @@ errors of one line.
 import dataclasses
 import json
 import math
+import sys
 import tomllib
 import types
 import typing
@@ -19,9 +21,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from graphrl.errors import GraphrlError, ProblemError, nearest
-from graphrl.files import content, shown
+from graphrl.files import content, quote_path
 from graphrl.training.data import DataConfig
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Schedule:
       steps: total number of parameter updates.
       validate_every: steps between two validations; the first takes place before any training.
       checkpoint_every: steps between two checkpoints, in addition to those at every validation.
-      ahead: updates that are dispatched before the loop waits for the metrics of the first, so that the device is never
-        idle. A metric that is not finite ends the run up to this many steps later, but before the next checkpoint.
+      max_in_flight: updates that are dispatched before the loop waits for the metrics of the first, so that the device
+        is never idle. A metric that is not finite ends the run up to this many steps later, but before the next
+        checkpoint.
       keep: number of latest checkpoints to keep; the best by validation is kept in addition.
 
     Raises:
@@ -43,13 +46,13 @@ class Schedule:
     steps: int = 300
     validate_every: int = 25
     checkpoint_every: int = 10
-    ahead: int = 2
+    max_in_flight: int = 2
     keep: int = 2
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "ahead" else 1
+            least = 0 if field.name == "max_in_flight" else 1
             if not least <= value < 2**31:
                 raise ProblemError(f"{field.name} is {value!r}: must be at least {least}")
 
@@ -89,6 +92,39 @@ class RunConfig(Generic[C]):
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise ProblemError(f"seed is {self.seed!r}: must be an integer from 0 to 2^32 - 1")
+
+
+# old -> new names of settings; version 0.2 still reads the old ones
+RENAMED = {
+    "agent.network.played": "agent.network.plan_features",
+    "agent.slowness": "agent.communication_ratios",
+    "agent.start": "agent.init_checkpoint",
+    "data.ahead": "data.prefetch",
+    "training.ahead": "training.max_in_flight",
+}
+
+
+def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED) -> dict[str, Any]:
+    """Nested settings by their new names; `prefix` is that of their names. A setting given by both names has the value
+    of the new one.
+    """
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        new = names.get(key, key).removeprefix(prefix)
+        if new == name or new not in values:
+            is_group = isinstance(value, Mapping) and any(old.startswith(f"{key}.") for old in names)
+            result[new] = renamed(value, f"{key}.", names) if is_group else value
+    return result
+
+
+def current_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings by their new names; one line on standard error names the old ones, with their origin."""
+    result = renamed(values)
+    if old := [name for name in differences(values, result) if name in RENAMED]:
+        new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
+        print(f"graphrl: {where}: deprecated names of settings: {new}", file=sys.stderr, flush=True)
+    return result
 
 
 class Text(str):
@@ -153,7 +189,8 @@ def keys_of(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def read_values(path: str) -> dict[str, Any]:
-    """Reads the settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts.
+    """Reads the settings of a TOML file, or of a JSON file if its name ends in .json, as nested dicts
+    (`current_names`).
 
     Raises:
       GraphrlError: the file cannot be read, or its contents are not settings in that format.
@@ -163,16 +200,16 @@ def read_values(path: str) -> dict[str, Any]:
     try:
         values = json.loads(text) if path.endswith(".json") else tomllib.loads(text.decode())
     except RecursionError:
-        raise GraphrlError(f"{shown(path)}: nested too deeply") from None
+        raise GraphrlError(f"{quote_path(path)}: nested too deeply") from None
     except ValueError as error:
-        raise GraphrlError(f"{shown(path)}: {' '.join(str(error).split())}") from None
+        raise GraphrlError(f"{quote_path(path)}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
-        raise GraphrlError(f"{shown(path)}: must hold settings by name, as in {{'agent': {{...}}}}")
-    return values
+        raise GraphrlError(f"{quote_path(path)}: must have settings by name, as in {{'agent': {{...}}}}")
+    return current_names(values, quote_path(path))
 
 
 def parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """Parses texts such as "agent.rounds=4" into a nested dict.
+    """Parses texts such as "agent.rounds=4" into a nested dict (`current_names`).
 
     Raises:
       ProblemError: a text is not key=value, or a name is both a value and a group.
@@ -189,7 +226,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise ProblemError(f"{group} in {setting[:60]!r} is set to a value and to a group of settings")
         place[name] = Text(text)
-    return values
+    return current_names(values, "--set")
 
 
 def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +242,7 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
     """Yields the names of the settings in which two dicts of `as_dict` differ."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
+        if isinstance(a, dict) and isinstance(b, dict) and a is not b:
             yield from differences(a, b, f"{prefix}{key}.")
         elif a != b:
             yield f"{prefix}{key}"
@@ -234,7 +271,7 @@ def _plain(value: Any, kinds: tuple[Any, ...]) -> Any:
     types.
     """
     if not isinstance(value, str):
-        return whole_numbers(value)
+        return as_integers(value)
     if value in ("inf", "-inf") and float in kinds:
         return float(value)
     if not isinstance(value, Text):

@@ -1,6 +1,6 @@
 """Graphs for a learner: training batches by step and held-out batches, with one compiled program per size bucket.
 
-`made_ahead` prepares the next batches while the device works on the current one.
+`prefetched` prepares the next batches while the device works on the current one.
 """
 
 import collections
@@ -51,7 +51,7 @@ class DataConfig:
       fresh: True generates new training graphs at every step: the seeds of the sets of `train`, which must be
         generated, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
         set's name weights how often it is drawn, and their sizes determine the padding of its batches.
-      ahead: training batches that a thread prepares while the device works on earlier ones.
+      prefetch: training batches that a thread prepares while the device works on earlier ones.
 
     Raises:
       ProblemError: a value is out of range.
@@ -65,10 +65,10 @@ class DataConfig:
     curriculum: int = 0
     augment: bool = False
     fresh: bool = False
-    ahead: int = 2
+    prefetch: int = 2
 
     def __post_init__(self) -> None:
-        for name, least in (("graphs", 1), ("buckets", 1), ("curriculum", 0), ("ahead", 0)):
+        for name, least in (("graphs", 1), ("buckets", 1), ("curriculum", 0), ("prefetch", 0)):
             value = getattr(self, name)
             if not least <= value < 2**31:
                 raise ProblemError(f"data.{name} is {value!r}: must be at least {least}")
@@ -128,10 +128,10 @@ class Data:
         """
         is_whole = shared == "individuals"
         if is_whole:
-            config = _of_whole_sets(config)
+            config = _whole_set_config(config)
         train, held_out = (load(names) for names in (config.train, config.validation))
-        both = {graph.name for graph in train} & {graph.name for graph in held_out}
-        _check_disjoint("train", "validation", min(both, default=None))
+        duplicates = {graph.name for graph in train} & {graph.name for graph in held_out}
+        _check_disjoint("train", "validation", min(duplicates, default=None))
         for name in ("train", "validation"):
             _check_disjoint(name, "test", in_both(getattr(config, name), config.test))
         least, name = (1, "1") if config.fresh else (config.buckets, f"data.buckets ({config.buckets})")
@@ -142,10 +142,10 @@ class Data:
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
         self._common = common
-        self._buckets = _walks(config, common) if config.fresh else _cut(train, config.buckets, common)
-        self._held_out = _cut(held_out, len(held_out) // config.graphs, common)
-        self._whole = self._everything() if is_whole else None
-        self.ahead = config.ahead
+        self._buckets = _fresh_buckets(config, common) if config.fresh else _split(train, config.buckets, common)
+        self._held_out = _split(held_out, len(held_out) // config.graphs, common)
+        self._whole = self._whole_batch() if is_whole else None
+        self.prefetch = config.prefetch
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
 
     def batch(self, step: int) -> Batch:
@@ -160,7 +160,7 @@ class Data:
             return self._whole
         config = self._config
         random = np.random.default_rng([self._seed, step])
-        open_buckets = self._buckets[: self._open(step)]
+        open_buckets = self._buckets[: self._open_buckets(step)]
         counts = np.array([len(bucket.graphs) for bucket in open_buckets])
         bucket = open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
         n = len(bucket.graphs)
@@ -186,19 +186,19 @@ class Data:
             to = next(larger, bucket.sizes)
             yield Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
-    def _everything(self) -> Batch:
+    def _whole_batch(self) -> Batch:
         (bucket,) = self._buckets
         names = tuple(graph.name for graph in bucket.graphs)
         return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
 
-    def _open(self, step: int) -> int:
+    def _open_buckets(self, step: int) -> int:
         """Number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""
         if step >= self._config.curriculum:
             return len(self._buckets)
         return 1 + (step - 1) * len(self._buckets) // self._config.curriculum
 
 
-def _of_whole_sets(config: DataConfig) -> DataConfig:
+def _whole_set_config(config: DataConfig) -> DataConfig:
     """Settings for batches that are the whole training set.
 
     Raises:
@@ -207,12 +207,13 @@ def _of_whole_sets(config: DataConfig) -> DataConfig:
     for name in ("curriculum", "augment", "fresh"):
         if getattr(config, name):
             raise ProblemError(
-                f"data.{name} is {getattr(config, name)}: an agent that plays all graphs in every step has none"
+                f"data.{name} is {getattr(config, name)}: must be {getattr(DataConfig(), name)} for an agent that "
+                "trains on all graphs in every step"
             )
     return dataclasses.replace(config, buckets=1)
 
 
-def _cut(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
+def _split(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
     """Splits graphs into groups of nearly equal numbers of graphs, smallest number of ops first."""
     by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
     ends = [len(by_size) * i // groups for i in range(groups + 1)]
@@ -220,7 +221,7 @@ def _cut(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> lis
     return [_Bucket(group, common(group)) for group in cut]
 
 
-def _walks(config: DataConfig, common: Common) -> list[_Bucket]:
+def _fresh_buckets(config: DataConfig, common: Common) -> list[_Bucket]:
     """One bucket for each set of fresh graphs, smallest number of ops first."""
     sources = [generated_set(name) for name in config.train]
     for group in ("validation", "test"):
@@ -232,17 +233,17 @@ def _walks(config: DataConfig, common: Common) -> list[_Bucket]:
     return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
 
 
-def _check_disjoint(one: str, other: str, both: str | None) -> None:
-    if both is not None:
-        raise ProblemError(f"{both} is in data.{one} and in data.{other}: name sets that share no graph")
+def _check_disjoint(one: str, other: str, duplicate: str | None) -> None:
+    if duplicate is not None:
+        raise ProblemError(f"{duplicate} is in data.{one} and in data.{other}: name sets that share no graph")
 
 
 def _check_apart(held_out: GeneratedSet, sources: Sequence[GeneratedSet], name: str) -> None:
     for source in sources:
         if held_out.kind == source.kind and held_out.first + held_out.count > source.first:
             raise ProblemError(
-                f"{name} is where the fresh graphs of data.train come to, whose seeds walk on from "
-                f"{source.first}: must have lower seeds"
+                f"{name} would be among the fresh graphs of data.train, whose seeds increase from {source.first}: "
+                "must have lower seeds"
             )
 
 
@@ -250,7 +251,7 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def made_ahead(make: Callable[[int], T], numbers: range, ahead: int) -> Iterator[Iterator[T]]:
+def prefetched(make: Callable[[int], T], numbers: range, count: int) -> Iterator[Iterator[T]]:
     """Results of `make` for each of the numbers, in order.
 
     A thread calls `make`: Python runs it while the main thread waits for the device.
@@ -258,25 +259,25 @@ def made_ahead(make: Callable[[int], T], numbers: range, ahead: int) -> Iterator
     Args:
       make: a function of the number alone.
       numbers: the numbers, in order; the caller may stop before the last one.
-      ahead: results computed before they are requested, which bounds the memory; 0 computes each on request.
+      count: results computed before they are requested, which bounds the memory; 0 computes each on request.
 
     The iterator raises the exceptions of `make`.
     """
-    if ahead == 0:
+    if count == 0:
         yield map(make, numbers)
         return
     pool = ThreadPoolExecutor(1, "graphrl-batches")
     try:
-        yield _results(make, numbers, ahead, pool)
+        yield _results(make, numbers, count, pool)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _results(make: Callable[[int], T], numbers: range, ahead: int, pool: ThreadPoolExecutor) -> Iterator[T]:
-    waiting: collections.deque[Future[T]] = collections.deque(pool.submit(make, number) for number in numbers[:ahead])
-    for number in numbers[ahead:]:
-        item = waiting.popleft().result()
-        waiting.append(pool.submit(make, number))
+def _results(make: Callable[[int], T], numbers: range, count: int, pool: ThreadPoolExecutor) -> Iterator[T]:
+    futures: collections.deque[Future[T]] = collections.deque(pool.submit(make, number) for number in numbers[:count])
+    for number in numbers[count:]:
+        item = futures.popleft().result()
+        futures.append(pool.submit(make, number))
         yield item
-    while waiting:
-        yield waiting.popleft().result()
+    while futures:
+        yield futures.popleft().result()

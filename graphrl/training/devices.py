@@ -20,12 +20,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.errors import ProblemError
 from graphrl.mesh import AXIS, most_that_share
 from graphrl.process import count_cores
-from graphrl.signals import handlers_kept
+from graphrl.signals import keep_handlers
 
-_LEAVING = 15.0  # seconds, within the 30 that a cluster gives after SIGTERM
+_DISCONNECT_SECONDS = 15.0  # within the 30 that a cluster gives after SIGTERM
 
 
-def start(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
+def configure(count: int, what: str = "graphs a batch", *, distributed: bool = False) -> None:
     """Configures JAX's CPU devices to share `count` items named `what`, and with `distributed` joins the other
     processes. Must be called before JAX is first used.
 
@@ -38,18 +38,18 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
       ProblemError: the environment variables are incomplete or wrong, or the other processes cannot be reached.
     """
     cores = count_cores()
-    share = cores if distributed else most_that_share(count, cores)
+    used = cores if distributed else most_that_share(count, cores)
     with contextlib.suppress(RuntimeError):  # JAX is already in use: keep its devices
         if jax.config.values["jax_num_cpu_devices"] < 1:
-            jax.config.update("jax_num_cpu_devices", share)
-            if share < min(cores, count) and jax.default_backend() == "cpu":
-                all_busy = f"{count // cores * cores + cores} would keep all busy"
-                print(f"graphrl: {count} {what} share {share} of {cores} cores: {all_busy}", file=sys.stderr)
+            jax.config.update("jax_num_cpu_devices", used)
+            if used < min(cores, count) and jax.default_backend() == "cpu":
+                better = count // cores * cores + cores
+                print(f"graphrl: {count} {what} use {used} of {cores} cores: {better} would use all", file=sys.stderr)
     if not distributed or jax.distributed.is_initialized():
         return
     processes, number = (_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     try:
-        with handlers_kept():
+        with keep_handlers():
             jax.distributed.initialize(num_processes=processes, process_id=number)
     except (ValueError, RuntimeError) as error:
         raise ProblemError(
@@ -58,16 +58,16 @@ def start(count: int, what: str = "graphs a batch", *, distributed: bool = False
         ) from None
 
 
-def leave() -> None:
+def disconnect() -> None:
     """Disconnects from the other processes; waits until they disconnect too, at most 15 seconds.
 
     The exit of the first process aborts all that are still connected, and a process that is compiling cannot answer its
     signal.
     """
     if jax.distributed.is_initialized():
-        leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-        leaving.start()
-        leaving.join(_LEAVING)
+        thread = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        thread.start()
+        thread.join(_DISCONNECT_SECONDS)
 
 
 def _number(name: str) -> int | None:
@@ -79,7 +79,7 @@ def _number(name: str) -> int | None:
     return int(text)
 
 
-def meet(mesh: Mesh) -> None:
+def barrier(mesh: Mesh) -> None:
     """Connects the processes of a mesh while all of them are idle.
 
     Gloo, which connects CPUs, does so at the first sum, and fails if a process is 30 seconds late. A process may be
@@ -87,17 +87,18 @@ def meet(mesh: Mesh) -> None:
     """
     if jax.process_count() == 1:
         return
-    everywhere, apart = PartitionSpec(), PartitionSpec(AXIS)
-    total = jax.shard_map(lambda ones: jax.lax.psum(ones, AXIS), mesh=mesh, in_specs=apart, out_specs=everywhere)
+    replicated, by_device = PartitionSpec(), PartitionSpec(AXIS)
+    total = jax.shard_map(lambda ones: jax.lax.psum(ones, AXIS), mesh=mesh, in_specs=by_device, out_specs=replicated)
     ones = shard(np.ones(len(mesh.local_devices), np.float32), mesh, mesh.size)
     jax.block_until_ready(jax.jit(total)(ones))
 
 
 def own_rows(mesh: Mesh, graphs: int) -> range:
     """Rows of a batch that this process builds: those of its devices, which are contiguous in the mesh."""
-    mine = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    process = jax.process_index()
+    own = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == process]
     share = graphs // mesh.size
-    return range(mine[0] * share, (mine[-1] + 1) * share)
+    return range(own[0] * share, (own[-1] + 1) * share)
 
 
 def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
@@ -135,7 +136,7 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def anywhere(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
     """True if the flag is set in any process; all processes must call this at the same point of the loop."""
     if jax.process_count() == 1:
         return flag

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
-from graphrl.files import make_folder, shown
+from graphrl.files import make_folder, quote_path
 from graphrl.training import devices
-from graphrl.training.checkpoints import Checkpoints
+from graphrl.training.checkpoints import Checkpoints, current_metrics
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -83,11 +83,11 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
     """
     try:
         with open(folder / FILE, "a+b", buffering=0) as file:
-            _cut(file, after)
+            _truncate(file, after)
             with _board(folder, None if after is None else after + 1) as board:
                 yield MetricsLog(file, board)
     except OSError as error:
-        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot write into {quote_path(folder)}: {error.strerror or error}") from None
 
 
 def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManager[SummaryWriter | None]":
@@ -95,29 +95,29 @@ def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManage
     try:
         writer = require("tensorboardX", "tensorboard", "the record for TensorBoard").SummaryWriter
     except MissingExtraError as error:
-        print(f"graphrl: {error} (this run does without)", file=sys.stderr, flush=True)
+        print(f"graphrl: {error} (this run does not write it)", file=sys.stderr, flush=True)
         return contextlib.nullcontext()
     return writer(str(folder / BOARD), purge_step=purge, flush_secs=10)
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
-    """Reads a run's `metrics.jsonl`, one dict per line, for plots."""
+    """Reads a run's `metrics.jsonl`, one dict per line, for plots; metrics have their new names."""
     with open(Path(folder) / FILE, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        return [json.loads(line, object_hook=current_metrics) for line in file]
 
 
-def _cut(file: "FileIO", after: int | None) -> None:
+def _truncate(file: "FileIO", after: int | None) -> None:
     """Removes lines after the checkpoint's step, and an incomplete last line; all lines if `after` is None."""
     file.seek(0)
-    whole = 0
+    length = 0
     for line in file.readall().splitlines(keepends=True):
         try:
             if after is None or json.loads(line)["step"] > after:
                 break
         except (ValueError, KeyError, TypeError):
             break
-        whole += len(line)
-    file.truncate(whole)
+        length += len(line)
+    file.truncate(length)
 
 
 SETTINGS, _LOCK = "run.json", ".lock"
@@ -129,7 +129,7 @@ def has_run(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def owned(folder: Path, resume: bool) -> Iterator[None]:
+def locked_folder(folder: Path, resume: bool) -> Iterator[None]:
     """Locks the folder of a run for this process (with several processes, for the first), and creates it if necessary.
 
     If a new run fails before its first checkpoint, for example by settings that are rejected late, the files that it
@@ -142,47 +142,47 @@ def owned(folder: Path, resume: bool) -> Iterator[None]:
     if not devices.is_main():
         yield
         return
-    ours = [path for path in _written(folder) if not os.path.lexists(path)]
+    created = [path for path in _run_paths(folder) if not os.path.lexists(path)]
     make_folder(folder)
-    lock = _locked(folder)
+    lock = _acquire_lock(folder)
     try:
         new = not has_run(folder)
         if not new and not resume:
-            raise ProblemError(f"{shown(folder)} holds a run: go on with it (--resume), or name another --out")
+            raise ProblemError(f"{quote_path(folder)} has a run: continue it (--resume), or choose another --out")
         try:
             yield
         except BaseException:
             if new and Checkpoints(folder, 1).latest() is None:
-                _clear(folder, ours)
+                _clear(folder, created)
             raise
     finally:
         os.close(lock)
 
 
-def _written(folder: Path) -> list[Path]:
+def _run_paths(folder: Path) -> list[Path]:
     """Paths that a run creates before its first checkpoint: files, folders, and the parents of its folder."""
     inside = [folder / name for name in (SETTINGS, FILE, _LOCK, BOARD)]
     return [*inside, folder, *folder.parents]
 
 
-def _locked(folder: Path) -> int:
+def _acquire_lock(folder: Path) -> int:
     """Acquires the folder's lock and returns its file descriptor."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise GraphrlError(f"cannot write into {shown(folder)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot write into {quote_path(folder)}: {error.strerror or error}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise GraphrlError(f"{shown(folder)}: another process trains there now: name another --out") from None
+        raise GraphrlError(f"{quote_path(folder)}: another process is training there: choose another --out") from None
     return lock
 
 
-def _clear(folder: Path, ours: list[Path]) -> None:
+def _clear(folder: Path, created: list[Path]) -> None:
     """Removes these paths, innermost first; folders only if they are empty."""
     with contextlib.suppress(OSError):  # the original error is more useful than one of the cleanup
-        for path in ours:
+        for path in created:
             if path == folder / BOARD:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.is_dir():

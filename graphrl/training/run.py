@@ -18,17 +18,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import BrokenError, read_document, shown, write_document
+from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.progress import Pace, Show, compile_clock, progress
-from graphrl.signals import Stop, stop_signals
+from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
-from graphrl.training.config import RunConfig, Schedule, as_dict, differences, updated
-from graphrl.training.data import Batch, Data, Shared, made_ahead
-from graphrl.training.folder import SETTINGS, metrics_log, owned
+from graphrl.training.config import RunConfig, Schedule, as_dict, current_names, differences, updated
+from graphrl.training.data import Batch, Data, Shared, prefetched
+from graphrl.training.folder import SETTINGS, locked_folder, metrics_log
 from graphrl.units import format_end
 
 FORMAT, VERSION = "graphrl-training", 1
@@ -80,10 +80,10 @@ class Loop:
         self.learner = on_mesh(self.learner, self.mesh)
         self._init_key, self._update_key, self._validation_key = jax.random.split(self.info.root, 3)
         self._history: list[Values] = list(self.info.validation)
-        self._started = time.perf_counter() - self.info.seconds
-        self._under_way: collections.deque[_Update] = collections.deque()
+        self._start_time = time.perf_counter() - self.info.seconds
+        self._in_flight: collections.deque[_Update] = collections.deque()
         self._values: Values = {}  # of the last recorded update
-        self._keep(self.checkpoints.latest())
+        self._set_last_checkpoint(self.checkpoints.latest())
 
     def run(self, checkpoint: Checkpoint | None = None, start: Any = None) -> Outcome:
         """Trains to the last step.
@@ -103,48 +103,48 @@ class Loop:
         state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
         state = devices.replicate(state, self.mesh)
         if checkpoint is None:
-            state = self._look_and_save(0, state)
-        interrupted = self._stops()
-        left = range(step + 1, self.schedule.steps + 1)
-        with made_ahead(self.data.batch, left, self.data.ahead) as batches:
+            state = self._validate_and_save(0, state)
+        interrupted = self._stop_requested()
+        remaining = range(step + 1, self.schedule.steps + 1)
+        with prefetched(self.data.batch, remaining, self.data.prefetch) as batches:
             while step < self.schedule.steps and not interrupted:
                 step += 1
-                self.stop.doing = "this update"
+                self.stop.work = "this update"
                 state = self._update(step, state, next(batches))
-                interrupted = self._stops()
+                interrupted = self._stop_requested()
                 if interrupted or self.schedule.saves(step):
-                    state = self._look_and_save(step, state)
-                    interrupted = interrupted or self._stops()
+                    state = self._validate_and_save(step, state)
+                    interrupted = interrupted or self._stop_requested()
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
 
-    def _stops(self) -> bool:
+    def _stop_requested(self) -> bool:
         """True if any process is to stop; all processes must call this at the same point."""
-        return devices.anywhere(self.stop())
+        return devices.any_process(self.stop())
 
     def _update(self, step: int, state: Any, batch: Batch) -> Any:
         """Dispatches one more update and returns its state, which the device may still be computing."""
         key = devices.replicate(jax.random.fold_in(self._update_key, step), self.mesh)
-        state, metrics = self.learner.update(state, key, self._spread(batch))
-        self._under_way.append(_Update(step, batch._replace(rows=None), metrics))
-        self._record(self.schedule.ahead)
+        state, metrics = self.learner.update(state, key, self._to_devices(batch))
+        self._in_flight.append(_Update(step, batch._replace(rows=None), metrics))
+        self._record(self.schedule.max_in_flight)
         return state
 
-    def _record(self, under_way: int) -> None:
-        """Waits until at most `under_way` updates are in flight, and reports the finished ones to the observers."""
-        while len(self._under_way) > under_way:
-            step, batch, metrics = self._under_way.popleft()
-            self._values = self._finite(step, metrics, batch.names)
+    def _record(self, max_in_flight: int) -> None:
+        """Waits until at most `max_in_flight` updates are in flight, and reports the finished ones to the observers."""
+        while len(self._in_flight) > max_in_flight:
+            step, batch, metrics = self._in_flight.popleft()
+            self._values = self._to_floats(step, metrics, batch.names)
             for observer in self.observers:
                 observer.update(step, self._seconds(), batch.sizes.ops, self._values)
 
-    def _look_and_save(self, step: int, state: Any) -> Any:
+    def _validate_and_save(self, step: int, state: Any) -> Any:
         """Validates if the schedule asks for it, and saves. Returns the state in the checkpoint, from which training
         continues.
         """
         self._record(0)
         means = self._validate(step, state) if step == 0 or self.schedule.validates(step) else None
         if means is not None:
-            state = self.learner.validated(state, means)
+            state = self.learner.after_validation(state, means)
         self._save(step, state, means)
         return state
 
@@ -152,15 +152,15 @@ class Loop:
         """Means over the held-out graphs. Every validation uses the same keys, so that only the parameters cause
         differences.
         """
-        looks: list[Values] = []
-        self.stop.doing = "this validation"
+        by_batch: list[Values] = []
+        self.stop.work = "this validation"
         for number, batch in enumerate(self.data.validation()):
-            if step == 0 and self._stops():
+            if step == 0 and self._stop_requested():
                 raise KeyboardInterrupt
             key = devices.replicate(jax.random.fold_in(self._validation_key, number), self.mesh)
-            metrics = self.learner.evaluate(state.params, key, self._spread(batch))
-            looks.append(self._finite(step, metrics, batch.names))
-        means = {name: sum(look[name] for look in looks) / len(looks) for name in looks[0]}
+            metrics = self.learner.evaluate(state.params, key, self._to_devices(batch))
+            by_batch.append(self._to_floats(step, metrics, batch.names))
+        means = {name: sum(values[name] for values in by_batch) / len(by_batch) for name in by_batch[0]}
         self._history.append({"step": step, **means})
         for observer in self.observers:
             observer.validation(step, means)
@@ -178,25 +178,25 @@ class Loop:
             score=None if means is None else means[self.learner.score],
         )
         if devices.is_main():
-            self.stop.doing = "writing this checkpoint"
-            self._keep(self.checkpoints.save(info, host))
+            self.stop.work = "writing this checkpoint"
+            self._set_last_checkpoint(self.checkpoints.save(info, host))
 
-    def _keep(self, checkpoint: Path | None) -> None:
+    def _set_last_checkpoint(self, checkpoint: Path | None) -> None:
         """Stores the last complete checkpoint, for messages."""
-        self._good = checkpoint
+        self._last = checkpoint
         if devices.is_main():
-            last = f"the last checkpoint is {checkpoint}: --resume goes on from it"
-            self.stop.kept = last if checkpoint else "there is no checkpoint yet: --resume begins again"
+            last = f"the last checkpoint is {checkpoint}: --resume continues from it"
+            self.stop.saved = last if checkpoint else "there is no checkpoint yet: --resume starts from the beginning"
 
-    def _spread(self, batch: Batch) -> Any:
+    def _to_devices(self, batch: Batch) -> Any:
         if self.shares == "graphs":
             return devices.shard(batch.rows, self.mesh, len(batch.names))
         return devices.replicate(batch.rows, self.mesh)
 
     def _seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return time.perf_counter() - self._start_time
 
-    def _finite(self, step: int, metrics: Metrics, names: tuple[str, ...]) -> Values:
+    def _to_floats(self, step: int, metrics: Metrics, names: tuple[str, ...]) -> Values:
         values = {name: float(value) for name, value in metrics.items()}
         self._check_finite(step, values, names)
         return values
@@ -205,12 +205,12 @@ class Loop:
         for name, value in values.items():
             for leaf in jax.tree.leaves(value):
                 if np.issubdtype(np.asarray(leaf).dtype, np.inexact) and not np.isfinite(leaf).all():
-                    raise TrainingError(self._fault(step, name, names))
+                    raise TrainingError(self._fault_message(step, name, names))
 
-    def _fault(self, step: int, name: str, names: tuple[str, ...]) -> str:
+    def _fault_message(self, step: int, name: str, names: tuple[str, ...]) -> str:
         graphs = f" on {', '.join(names)}" if names else ""
-        good = f"the last good checkpoint is {self._good}" if self._good else "there is no checkpoint"
-        return f"step {step}: {name} is not finite{graphs}; {good}"
+        last = "there is no checkpoint" if self._last is None else f"the last checkpoint is {self._last}"
+        return f"step {step}: {name} is not finite{graphs}; {last}"
 
 
 class Result(NamedTuple):
@@ -244,18 +244,18 @@ def run_config(
     default = default_config(agent)
     if folder is None:
         return updated(default, values)
-    stored = _stored(folder, name)
+    stored = _stored_settings(folder, name)
     config = updated(updated(default, stored), values)
     changed = [key for key in differences(stored, as_dict(config)) if not key.startswith("training.")]
     if changed:
         raise ProblemError(
-            f"{shown(folder)} was started with another {changed[0]}: leave it as it was, or name another --out"
+            f"{quote_path(folder)} was started with another {changed[0]}: leave it as it was, or choose another --out"
         )
     return config
 
 
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
-    """Trains in a folder until the last step or a signal to stop; creates the folder if necessary, see `folder.owned`.
+    """Trains in a folder (see `folder.locked_folder`) until the last step or a signal to stop.
 
     Args:
       name: name of the agent.
@@ -270,21 +270,21 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         finite.
       KeyboardInterrupt: a signal before the first checkpoint of a run, or a second signal.
     """
-    with owned(folder, resume):
-        count, what = agent.shared(config)
+    with locked_folder(folder, resume):
+        count, what = agent.work_items(config)
         mesh = make_mesh(count, what=what)
-        devices.meet(mesh)
+        devices.barrier(mesh)
         data = run_data(agent, config, mesh)
         checkpoints = Checkpoints(folder, config.training.keep)
         learner = agent.learner(config.agent, mesh, data)
-        last = _last_whole(checkpoints, learner)
+        last = _last_readable(checkpoints, learner)
         if devices.is_main():
-            write_document(folder / SETTINGS, Started(name, as_dict(config)), FORMAT, VERSION)
-        info = dataclasses.replace(first_info(name, config) if last is None else last.info, config=as_dict(config))
-        path = config.agent.start if last is None else ""  # a resumed run does not need its initial policy
-        with _observers(folder, config, last) as observers, stop_signals() as stop:
+            write_document(folder / SETTINGS, RunSettings(name, as_dict(config)), FORMAT, VERSION)
+        info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
+        path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
+        with _observers(folder, config, last) as observers, stop_on_signals() as stop:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
-            outcome = loop.run(last, agent.policy.start(path, config.agent) if path else None)
+            outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
 
@@ -299,12 +299,14 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
     if agent.shares == "graphs":
         own = devices.own_rows(mesh, config.data.graphs)
     elif jax.process_count() > 1:
-        raise ProblemError("--distributed shares graphs, and this agent plays all of them: train it in one process")
+        raise ProblemError(
+            "--distributed divides a batch, but this agent needs all graphs in each process: leave it out"
+        )
     build = functools.partial(agent.batch, config.agent)
     return Data(config.data, config.seed, build, own, load=agent.load, common=agent.sizes, shared=agent.shares)
 
 
-def first_info(name: str, config: RunConfig[Any]) -> Info:
+def initial_info(name: str, config: RunConfig[Any]) -> Info:
     """Metadata of the checkpoint before the first step, for a run of the agent with that name."""
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
@@ -323,35 +325,35 @@ class TrainingError(GraphrlError):
     """Training has produced a number that is not finite."""
 
 
-def _stored(folder: Path, name: str) -> dict[str, Any]:
+def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
     """The initial settings of the folder's run of this agent."""
     try:
-        started = read_document(folder / SETTINGS, Started, FORMAT, VERSION)
+        started = read_document(folder / SETTINGS, RunSettings, FORMAT, VERSION)
     except BrokenError as error:
-        raise GraphrlError(f"{error}: it holds no settings of a run: name another --out") from None
+        raise GraphrlError(f"{error}: it has no settings of a run: choose another --out") from None
     if started.agent != name:
         raise ProblemError(
-            f"{shown(folder)} holds a run of {started.agent!r}: must be one of {name!r}, or name another --out"
+            f"{quote_path(folder)} has a run of {started.agent!r}: must be one of {name!r}; choose another --out"
         )
-    return started.config
+    return current_names(started.config, quote_path(folder / SETTINGS))
 
 
-def _last_whole(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
+def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
     """The checkpoint from which a run continues, or None if it has none yet."""
-    last, broken = checkpoints.last_whole(jax.eval_shape(learner.init, jax.random.key(0)))
-    devices.anywhere(bool(broken))  # barrier: all processes have read before one of them removes anything
+    last, broken = checkpoints.last_readable(jax.eval_shape(learner.init, jax.random.key(0)))
+    devices.any_process(bool(broken))  # barrier: all processes have read before one of them removes anything
     if last is not None and devices.is_main():
         for path in broken:
             checkpoints.set_aside(path)
         if broken:
             fault = next(iter(broken.values()))
-            print(f"graphrl: {fault}: going on from {shown(last.path)}", file=sys.stderr, flush=True)
+            print(f"graphrl: {fault}: continuing from {quote_path(last.path)}", file=sys.stderr, flush=True)
         checkpoints.clean()
     return last
 
 
 @dataclasses.dataclass(frozen=True)
-class Started:
+class RunSettings:
     """Contents of `run.json`: the agent's name, and every setting (`config.as_dict`)."""
 
     agent: str
@@ -391,9 +393,9 @@ class _Progress:
 
     def _end(self, step: int) -> str:
         """The expected end of the run; "compiling" until an update without compilation has been timed."""
-        left = self._schedule.steps - step
-        looks = self._schedule.validations_after(step - 1)  # includes the validation of this step
-        update, look = self._pace.each("update"), self._pace.each("validation") or 0.0
-        if update is None and left > 0:
+        remaining = self._schedule.steps - step
+        validations = self._schedule.validations_after(step - 1)  # includes the validation of this step
+        update, validation = self._pace.each("update"), self._pace.each("validation") or 0.0
+        if update is None and remaining > 0:
             return "compiling"
-        return format_end(left * (update or 0.0) + looks * look)
+        return format_end(remaining * (update or 0.0) + validations * validation)

@@ -28,14 +28,14 @@ class Answer:
     Attributes:
       module: serialized and scheduled; None for XLA's own schedule.
       scheduler: of XLA, for its own schedule.
-      aliases: results that share the buffers of donated arguments (`donation.tied`).
+      aliases: results that share the buffers of donated arguments (`donation.preserve_donation`).
       temp_bytes: predicted temporaries under this schedule; None to skip the check.
       undonated_bytes: of results that XLA's own schedule writes into donated arguments, but this one does not.
-      mistaken: called with (measured bytes, bytes under XLA's own schedule, reason). Reason is "" if the prediction was
-        wrong: XLA's own schedule stays if it needs no more in total. Otherwise it states in one line why XLA's own
-        schedule stays.
-      otherwise: the rule to compile by instead if the prediction was wrong, and measured temporaries and undonated
-        results exceed `otherwise_bytes`.
+      on_misprediction: called with (measured bytes, bytes under XLA's own schedule, reason). Reason is "" if the
+        prediction was wrong: XLA's own schedule is used if it needs no more in total. Otherwise it states in one line
+        why XLA's own schedule is used.
+      fallback: the rule to compile by instead if the prediction was wrong, and measured temporaries and undonated
+        results exceed `fallback_bytes`.
     """
 
     module: bytes | None = None
@@ -43,9 +43,9 @@ class Answer:
     aliases: tuple[OutputAlias, ...] = ()
     temp_bytes: int | None = None
     undonated_bytes: int = 0
-    mistaken: Callable[[int, int, str], None] = lambda measured, own, why: None
-    otherwise: "Rule | None" = None
-    otherwise_bytes: int = 0
+    on_misprediction: Callable[[int, int, str], None] = lambda measured, default, why: None
+    fallback: "Rule | None" = None
+    fallback_bytes: int = 0
 
 
 # Takes a module (its name without the mark) and returns an answer, other orders of some of its computations, or None

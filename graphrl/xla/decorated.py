@@ -125,7 +125,7 @@ class Decorated(abc.ABC):
             return super().__reduce_ex__(protocol)
         if self.__module__ != MAIN or protocol < DOTTED:
             return self.__dict__["__qualname__"]
-        return _found, (type(self), self._reference), self._contents, None, None, _fill
+        return _restored, (type(self), self._reference), self._contents, None, None, _fill
 
     def _is_member(self) -> bool:
         """True if its module has it under its name."""
@@ -155,11 +155,14 @@ class Decorated(abc.ABC):
         return function
 
 
-def _found(kind: type[Decorated], reference: Any) -> Decorated:
+def _restored(kind: type[Decorated], reference: Any) -> Decorated:
     """The function of this process that a reference belongs to; a new one without state if it was pickled by value."""
     member = _member(reference.__module__, reference.__qualname__.rpartition(".")[0])
     is_own = isinstance(member, Decorated) and member.__dict__.get("_reference") is reference
     return member if is_own else kind.__new__(kind)
+
+
+_found = _restored  # its name in pickles of 0.1
 
 
 def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:

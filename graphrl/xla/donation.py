@@ -1,12 +1,12 @@
 """Donated arguments of a program whose schedule was changed.
 
 XLA loses the input-output aliases when a module returns from its hook (jaxlib 0.10.2:
-`HloModule::ReplaceEntryComputation`). `tied` therefore ties each such result to its argument by means that XLA keeps:
-loops work in place anyway, and a fusion that reads the argument is declared to write over it. The executable then
-assigns both to one buffer. `donating` marks it in the executable's serialized form as the buffer of the donated
-argument.
+`HloModule::ReplaceEntryComputation`). `preserve_donation` therefore ties each such result to its argument by means that
+XLA keeps: loops work in place anyway, and a fusion that reads the argument is declared to write over it. The executable
+then assigns both to one buffer. `mark_donated` marks it in the executable's serialized form as the buffer of the
+donated argument.
 
-`written_over` finds the instructions that write over arguments of a program, or of a loop's body, and the readers of
+`argument_writes` finds the instructions that write over arguments of a program, or of a loop's body, and the readers of
 these arguments. Schedules must run the readers first.
 """
 
@@ -29,70 +29,71 @@ _MAY, _MUST = 1, 2  # `Kind` of xla/service/hlo.proto
 _NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-get-and-update-state"))
 
 
-class WrittenOver(NamedTuple):
+class ArgumentWrites(NamedTuple):
     """Writes over arguments of the entry, or of a loop's body (`bodies.as_program`).
 
     Attributes:
-      late: by name of an instruction that writes over an argument: names of the argument's readers, which must run
+      readers: by name of an instruction that writes over an argument: names of the argument's readers, which must run
         before it.
       exposed: arguments, each a number and a part, whose writers cannot be given such a dependency.
     """
 
-    late: dict[str, frozenset[str]]
+    readers: dict[str, frozenset[str]]
     exposed: frozenset[tuple[int, tuple[int, ...]]]
 
 
 @functools.lru_cache(maxsize=2)  # callers ask for one module many times
-def written_over(module: HloModule) -> WrittenOver:
-    """Finds the writes over arguments of an entry that `tied` returned, or of a loop's body.
+def argument_writes(module: HloModule) -> ArgumentWrites:
+    """Finds the writes over arguments of an entry that `preserve_donation` returned, or of a loop's body.
 
     A loop's body writes its results over its arguments. In `module`, all readers of an argument run before its writer;
     instructions that are added later must be ordered by the caller.
     """
     entry = module.entry
-    written = [(i, pair) for i in entry.instructions for pair in in_place_pairs(module, i)]
-    if not written and not module.input_output_aliases:
-        return WrittenOver({}, frozenset())
+    writes = [(i, pair) for i in entry.instructions for pair in in_place_pairs(module, i)]
+    if not writes and not module.input_output_aliases:
+        return ArgumentWrites({}, frozenset())
     buffers = ModuleBuffers(module)
     flow = buffers.flow
-    reading, nodes = reading_of(flow), flow.node_of[flow.place[entry.name]]
-    late: dict[str, set[str]] = collections.defaultdict(set)
-    for i, pair in written:
+    readers_of, nodes = reading_of(flow), flow.node_of[flow.place[entry.name]]
+    readers: dict[str, set[str]] = collections.defaultdict(set)
+    for i, pair in writes:
         value = value_at(flow.nodes[nodes[i.operands[pair.operand]]], pair.operand_index)
-        maker = flow.nodes[flow.values[value].node]
-        if flow.computations[maker.computation] is entry and maker.instruction.opcode == "parameter":
-            late[i.name].update(reading[value])
+        definition = flow.nodes[flow.values[value].node]
+        if flow.computations[definition.computation] is entry and definition.instruction.opcode == "parameter":
+            readers[i.name].update(readers_of[value])
     exposed = []
     for alias in module.input_output_aliases:
-        given, result = ends_of(flow, alias)
-        maker = flow.nodes[flow.values[result].node]
-        if given == result:
+        argument, result = ends_of(flow, alias)
+        definition = flow.nodes[flow.values[result].node]
+        if argument == result:
             continue
-        alone = buffers.buffers[buffers.buffer_of[given]].values == tuple(sorted((given, result)))
-        if alone and flow.computations[maker.computation] is entry and maker.instruction.opcode != "parameter":
-            late[maker.instruction.name].update(reading[given])
+        alone = buffers.buffers[buffers.buffer_of[argument]].values == tuple(sorted((argument, result)))
+        in_entry = flow.computations[definition.computation] is entry
+        if alone and in_entry and definition.instruction.opcode != "parameter":
+            readers[definition.instruction.name].update(readers_of[argument])
         else:
             exposed.append((alias.parameter, alias.parameter_index))
-    return WrittenOver({name: frozenset(readers) - {name} for name, readers in late.items()}, frozenset(exposed))
+    return ArgumentWrites({name: frozenset(names) - {name} for name, names in readers.items()}, frozenset(exposed))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Tied:
+class Donation:
     """A module in the form that XLA keeps after it took a schedule.
 
     Attributes:
       module: without aliases; some fusions of its entry write over an operand.
       aliases: entries of the original `input_output_aliases` whose results still share the argument's buffer.
-      lost: bytes of the results that no longer do.
+      lost_bytes: bytes of the results that no longer do.
     """
 
     module: HloModule
     aliases: tuple[OutputAlias, ...]
-    lost: int
+    lost_bytes: int
 
 
 @functools.lru_cache(maxsize=2)  # callers ask for one module several times
-def tied(module: HloModule) -> Tied:
+def preserve_donation(module: HloModule) -> Donation:
     """Ties results to the donated arguments that XLA writes them into, where this is possible.
 
     XLA copies an argument that may still be read when it is written over. If all readers can run before the fusion that
@@ -102,27 +103,27 @@ def tied(module: HloModule) -> Tied:
     Raises:
       GraphError: such an argument is part of a tuple; jax passes none.
     """
-    wanted = module.input_output_aliases
+    aliases = module.input_output_aliases
     bare = dataclasses.replace(module, input_output_aliases=())
-    if not wanted:
-        return Tied(bare, (), 0)
+    if not aliases:
+        return Donation(bare, (), 0)
     kept: list[OutputAlias] = []
     shared = ModuleBuffers(bare)
     if not any(i.opcode in _NOT_SERIALIZED for c in module.computations.values() for i in c.instructions):
-        kept = [alias for alias in wanted if _in_one_buffer(shared, alias)]
-        ties = list(_ties(shared, [alias for alias in wanted if alias not in kept]))
-        if ties:
-            bare = _declared(bare, ties)
+        kept = [alias for alias in aliases if _in_one_buffer(shared, alias)]
+        fusions = list(_in_place_fusions(shared, [alias for alias in aliases if alias not in kept]))
+        if fusions:
+            bare = _declared(bare, fusions)
             shared = ModuleBuffers(bare)
-            kept += [tie.alias for tie in ties if _in_one_buffer(shared, tie.alias)]
-    lost = sum(module.entry.root.shape.at(a.output_index).bytes for a in wanted if a not in kept)
-    foreign = _written_into(shared, kept)
-    if any(index for _, index in foreign):
-        raise GraphError(f"{module.name}: a part of an argument would be written over that is not donated any more")
-    return Tied(_copied(bare, [number for number, _ in foreign]) if foreign else bare, tuple(kept), lost)
+            kept += [fusion.alias for fusion in fusions if _in_one_buffer(shared, fusion.alias)]
+    lost_bytes = sum(module.entry.root.shape.at(a.output_index).bytes for a in aliases if a not in kept)
+    undonated = _written_into(shared, kept)
+    if any(index for _, index in undonated):
+        raise GraphError(f"{module.name}: a part of an argument that is no longer donated would be overwritten")
+    return Donation(_copied(bare, [number for number, _ in undonated]) if undonated else bare, tuple(kept), lost_bytes)
 
 
-def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
+def mark_donated(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
     """Marks arguments of a serialized executable as donated.
 
     Args:
@@ -146,15 +147,15 @@ def donating(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
             buffer.is_parameter_aliased_with_output = True
             changed += 1
     if changed != len(arguments):
-        raise GraphError("this jaxlib serializes executables in another way")
-    known = executable.hlo_module.hlo_module.input_output_alias.entries
-    del known[:]  # jaxlib 0.11 keeps the aliases: they would be listed twice
+        raise GraphError("the format of this jaxlib's serialized executables is unknown")
+    entries = executable.hlo_module.hlo_module.input_output_alias.entries
+    del entries[:]  # jaxlib 0.11 keeps the aliases: they would be listed twice
     for alias in aliases:
-        known.add(
+        entries.add(
             output_shape_index=alias.output_index,
             parameter_number=alias.parameter,
             parameter_shape_index=alias.parameter_index,
-            kind=_MUST if alias.must else _MAY,
+            kind=_MUST if alias.is_required else _MAY,
         )
     return head + message.SerializeToString()
 
@@ -170,8 +171,8 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
         if node.computation == entry:
             for operand in node.operands:
                 values = flow.nodes[operand].values
-                shown = node.values if node.instruction.opcode == "get-tuple-element" else values
-                for value in {*values}.intersection(shown):
+                read = node.values if node.instruction.opcode == "get-tuple-element" else values
+                for value in {*values}.intersection(read):
                     reading[value].append(node.instruction.name)
     return reading
 
@@ -179,11 +180,11 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
 def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
     """Numbers of the values of an argument and of the result that is written over it."""
     entry = flow.module.entry.name
-    given, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
-    return value_at(given, alias.parameter_index), value_at(result, alias.output_index)
+    argument, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
+    return value_at(argument, alias.parameter_index), value_at(result, alias.output_index)
 
 
-class _Tie(NamedTuple):
+class _InPlaceFusion(NamedTuple):
     """A fusion that can write over an argument.
 
     Attributes:
@@ -217,19 +218,19 @@ def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> lis
 
 
 def _in_one_buffer(buffers: ModuleBuffers, alias: OutputAlias) -> bool:
-    given, result = ends_of(buffers.flow, alias)
-    return given != result and bool(buffers.buffer_of[given] == buffers.buffer_of[result])
+    argument, result = ends_of(buffers.flow, alias)
+    return argument != result and bool(buffers.buffer_of[argument] == buffers.buffer_of[result])
 
 
-def _ties(buffers: ModuleBuffers, wanted: Sequence[OutputAlias]) -> Iterator[_Tie]:
-    module, flow, taken = buffers.module, buffers.flow, set()
+def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) -> Iterator[_InPlaceFusion]:
+    module, flow, used = buffers.module, buffers.flow, set()
     entry = module.entry
-    later, reading = _Later(entry), reading_of(flow)
-    for alias in wanted:
+    successors, reading = _Successors(entry), reading_of(flow)
+    for alias in aliases:
         writer, index = _maker(module, alias.output_index)
         argument = entry.parameters[alias.parameter]
         operand, copy = _operand(entry, writer, argument)
-        if alias.parameter_index or operand is None or (writer.name, operand) in taken:
+        if alias.parameter_index or operand is None or (writer.name, operand) in used:
             continue
         if not may_share(module, entry, writer, operand, (), index):
             continue
@@ -242,10 +243,10 @@ def _ties(buffers: ModuleBuffers, wanted: Sequence[OutputAlias]) -> Iterator[_Ti
             continue
         reads = list(itertools.chain.from_iterable(reading[value] for value in values))
         readers = {*reads} - {writer.name, copy}
-        if reads.count(writer.name) == 1 and readers.isdisjoint(later.than(writer.name)):
-            taken.add((writer.name, operand))
-            later.add(writer.name, readers)
-            yield _Tie(
+        if reads.count(writer.name) == 1 and readers.isdisjoint(successors.of(writer.name)):
+            used.add((writer.name, operand))
+            successors.add(writer.name, readers)
+            yield _InPlaceFusion(
                 alias, writer.name, operand, index, copy, tuple(i.name for i in entry.instructions if i.name in readers)
             )
 
@@ -263,7 +264,7 @@ def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> 
     return None, ""
 
 
-class _Later:
+class _Successors:
     """Transitive successors of a computation's instructions, under its dependencies and those that are added."""
 
     def __init__(self, computation: Computation) -> None:
@@ -277,15 +278,15 @@ class _Later:
         for other in before:
             self._after[other].append(name)
 
-    def than(self, name: str) -> set[str]:
+    def of(self, name: str) -> set[str]:
         """Names of the instruction and of all that can only run after it."""
-        todo, seen = [name], {name}
+        todo, visited = [name], {name}
         while todo:
             for other in self._after[todo.pop()]:
-                if other not in seen:
-                    seen.add(other)
+                if other not in visited:
+                    visited.add(other)
                     todo.append(other)
-        return seen
+        return visited
 
 
 def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tuple[int, ...]]:
@@ -300,25 +301,25 @@ def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tupl
             return i, index
 
 
-def _declared(module: HloModule, ties: Sequence[_Tie]) -> HloModule:
+def _declared(module: HloModule, fusions: Sequence[_InPlaceFusion]) -> HloModule:
     """The module with fusions that write over arguments."""
     message, entry = _message_of(module)
     instructions = {i.name: i for i in entry.instructions}
-    for tie in ties:
-        writer = instructions[tie.writer]
-        writer.output_operand_aliasing.add(operand_index=tie.operand, output_shape_index=tie.part)
-        waits = [instructions[name].id for name in tie.readers]
-        if tie.copy:
-            copy = instructions[tie.copy]
+    for fusion in fusions:
+        writer = instructions[fusion.writer]
+        writer.output_operand_aliasing.add(operand_index=fusion.operand, output_shape_index=fusion.part)
+        waits = [instructions[name].id for name in fusion.readers]
+        if fusion.copy:
+            copy = instructions[fusion.copy]
             for i in entry.instructions:
                 i.operand_ids[:] = [copy.operand_ids[0] if k == copy.id else k for k in i.operand_ids]
             waits += copy.control_predecessor_ids
         writer.control_predecessor_ids[:] = dict.fromkeys([*writer.control_predecessor_ids, *waits])
-    gone = {instructions[tie.copy].id: instructions[tie.copy] for tie in ties if tie.copy}
-    kept = in_order([i for i in entry.instructions if i.id not in gone], gone)
+    removed = {instructions[fusion.copy].id: instructions[fusion.copy] for fusion in fusions if fusion.copy}
+    kept = in_order([i for i in entry.instructions if i.id not in removed], removed)
     by_id = {i.id: i for i in kept}
     sequence = [by_id[number] for number in _scheduled(message, entry) if number in by_id]
-    return _with_entry(module, message, entry, kept, in_order(sequence, gone))
+    return _with_entry(module, message, entry, kept, in_order(sequence, removed))
 
 
 def _copied(module: HloModule, numbers: Iterable[int]) -> HloModule:

@@ -4,8 +4,8 @@ jax calls one function for each module that XLA compiles. `_Compilation` replace
 modules pass through unchanged. For a marked module it applies the answer of the module's rule and checks the result: it
 restores donation, selects XLA's other scheduler, and keeps XLA's own schedule if an order needs more than predicted.
 
-Where jax has no public name (jax 0.10), this file uses private ones; `available` checks that they exist and that the
-platform takes schedules.
+Where jax has no public name (jax 0.10), this file uses private ones; `why_unavailable` checks that they exist and that
+the platform takes schedules.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla import callback
 from graphrl.xla.callback import Answer, Rule, Scheduler, Unplanned
-from graphrl.xla.donation import donating
+from graphrl.xla.donation import mark_donated
 from graphrl.xla.planning.cache import Places, named_orders
 
 # Compiler options of each of XLA's schedulers.
@@ -32,9 +32,9 @@ SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
     "default": {},
     "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
 }
-_OURS = "_graphrl"  # an attribute of the function in jax's place
+_MARKER = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
-_TRUE = 0.01  # tolerated error of a prediction, as part of it
+_TOLERANCE = 0.01  # tolerated error of a prediction, as part of it
 _LONGEST = 200  # characters of a reason
 _loaded = threading.local()  # `.last`: this thread's loaded executable and its serialized form, until jax caches it
 PLATFORM = "cpu"
@@ -42,16 +42,16 @@ GPUS = ("gpu", "cuda", "rocm")  # as jax names them
 
 # Buffers are assigned before code is generated, so that memory figures do not need optimised code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-_said: set[str] = set()  # warnings
+_warned: set[str] = set()  # warnings
 
 
-def available(platform: str = PLATFORM) -> str | None:
+def why_unavailable(platform: str = PLATFORM) -> str | None:
     """None if XLA can be given other schedules on this platform, else one line with the reason."""
     if platform in GPUS:
-        why = "it is near the least memory already, and where XLA takes another it forgets what is donated"
-        return f"XLA's own order stands on GPUs: {why}"
+        why = "it needs close to the least memory already, and XLA drops donation when it is given another order"
+        return f"XLA's own order is used on GPUs: {why}"
     if platform != PLATFORM:
-        return f"XLA's own order stands on {platform}: graphrl plans programs for {PLATFORM} and no other"
+        return f"XLA's own order is used on {platform}: graphrl plans programs for {PLATFORM} only"
     if jax.process_count() > 1:
         return "XLA's hook for schedules is for one process: several would have to agree on one order of collectives"
     try:
@@ -83,7 +83,7 @@ def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> H
         compile_by(lowered, stop, scheduler=scheduler)
     except Unplanned as stopped:
         return stopped.module
-    raise GraphrlError("XLA did not show its module: the program must be compiled for the CPU of this process")
+    raise GraphrlError("XLA's module was not captured: the program must be compiled for the CPU of this process")
 
 
 def compile_in_order(
@@ -116,13 +116,13 @@ def compile_by(
       GraphrlError: this jax has no hook.
       Exception: any exception that the rule raises.
     """
-    missing = available()
+    missing = why_unavailable()
     if missing is not None:
         raise GraphrlError(missing)
     mark = secrets.token_hex(8)
     callback.set_rule(mark, rule)
     try:
-        with unkept():  # the mark is never used again
+        with without_disk_cache():  # the mark is never used again
             twin = _renamed(lowered, mark)
             return twin.compile(compiler_options={**SCHEDULERS[scheduler], **(_QUICK if quick else {})})
     except Exception as error:
@@ -136,12 +136,12 @@ def compile_by(
 
 def warn_once(message: str) -> None:
     """Warns, once for each message in this process."""
-    if message not in _said:
-        _said.add(message)
+    if message not in _warned:
+        _warned.add(message)
         warnings.warn(message, stacklevel=3)
 
 
-def unkept() -> contextlib.AbstractContextManager[None]:
+def without_disk_cache() -> contextlib.AbstractContextManager[None]:
     """Context in which this thread's compilations write nothing into jax's cache on disk."""
     from jax._src import config
 
@@ -174,9 +174,9 @@ def install() -> None:
     from jax._src import compiler
 
     with _installing:
-        if not hasattr(compiler.backend_compile_and_load, _OURS):
-            compiler._cache_write = _writing_whole(compiler._cache_write)
-            compiler.backend_compile_and_load = _instead_of(compiler.backend_compile_and_load)
+        if not hasattr(compiler.backend_compile_and_load, _MARKER):
+            compiler._cache_write = _write_serialized(compiler._cache_write)
+            compiler.backend_compile_and_load = _wrap_compile(compiler.backend_compile_and_load)
 
 
 def renamed(module: Any, mark: str) -> Any:
@@ -205,7 +205,7 @@ class _Serialized(NamedTuple):
         return self.data
 
 
-def _writing_whole(original: Any) -> Any:
+def _write_serialized(original: Any) -> Any:
     """Wraps jax's writes into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
 
     def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
@@ -216,14 +216,14 @@ def _writing_whole(original: Any) -> Any:
     return write
 
 
-def _instead_of(original: Any) -> Any:
+def _wrap_compile(original: Any) -> Any:
     def compile_and_load(backend: Any, module: Any, devices: Any, options: Any, callbacks: Sequence[Any]) -> Any:
         rule = callback.rule_of(module.operation.attributes["sym_name"].value.encode())
         if rule is None:
             return original(backend, module, devices, options, callbacks)
         return _Compilation(original, (backend, devices, options, callbacks), module).run(rule)
 
-    setattr(compile_and_load, _OURS, True)
+    setattr(compile_and_load, _MARKER, True)
     return compile_and_load
 
 
@@ -289,23 +289,23 @@ class _Compilation:
             return executable
         if answer.temp_bytes is not None:
             temp = _temporaries(executable)
-            if abs(temp - answer.temp_bytes) > _TRUE * answer.temp_bytes:
-                if answer.otherwise is not None and temp + answer.undonated_bytes > answer.otherwise_bytes:
-                    return self.run(answer.otherwise)
-                own = self._compiled(None)
-                answer.mistaken(temp, _temporaries(own), "")
-                if _temporaries(own) <= temp + answer.undonated_bytes:
-                    return own
+            if abs(temp - answer.temp_bytes) > _TOLERANCE * answer.temp_bytes:
+                if answer.fallback is not None and temp + answer.undonated_bytes > answer.fallback_bytes:
+                    return self.run(answer.fallback)
+                default = self._compiled(None)
+                answer.on_misprediction(temp, _temporaries(default), "")
+                if _temporaries(default) <= temp + answer.undonated_bytes:
+                    return default
         if not answer.aliases:
             return executable
         try:
-            data = donating(self._backend.serialize_executable(executable), answer.aliases)
+            data = mark_donated(self._backend.serialize_executable(executable), answer.aliases)
             loaded = self._backend.deserialize_executable(data, self._devices, self._options, self._callbacks)
         except Exception as error:  # another jaxlib may differ: XLA's own schedule keeps all donation
-            own = self._compiled(None)
+            default = self._compiled(None)
             why = " ".join(f"donated arguments cannot be kept: {error}".split())[:_LONGEST]
-            answer.mistaken(_temporaries(executable), _temporaries(own), why)
-            return own
+            answer.on_misprediction(_temporaries(executable), _temporaries(default), why)
+            return default
         if is_cache_used(self._backend):
             _loaded.last = loaded, data
         return loaded

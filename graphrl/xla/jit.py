@@ -129,7 +129,7 @@ def compile(
     results are the same to the bit: the instructions are XLA's, in another order; with `recompute`, some run twice.
     (But LLVM compiles some instructions depending on the addresses of their buffers, and may round a last bit
     differently, as it does between XLA's own schedulers.) If jax has no hook for schedules, or the program is for
-    another platform than the CPU, XLA's schedule stays, with a warning.
+    another platform than the CPU, XLA's schedule is used, with a warning.
 
     Args:
       fn: a function; or the result of `jax.jit` or `graphrl.jit`, with static and donated arguments, shardings, ...; or
@@ -158,19 +158,19 @@ def compile(
     if not (kwargs is None or isinstance(kwargs, Mapping)):
         raise ProblemError(f"kwargs is of type {type(kwargs).__name__}: must be a dict of keyword arguments of fn")
     library = _library(fn, args, kwargs or {})
-    lowered = _lowered(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
+    lowered = _lower(fn, args, kwargs or {}) if library is None else library.lowered(args, kwargs or {})
     for argument in jax.tree.leaves(lowered.args_info):
         if any(map(is_symbolic_dim, argument.shape)):
-            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile takes numbers")
-    missing = hook.available(hook.platform_of(lowered))
+            raise ProblemError(f"an argument of shape {argument.shape} has a symbolic dimension: compile needs sizes")
+    missing = hook.why_unavailable(hook.platform_of(lowered))
     if missing is None:
         try:
-            return _planned(lowered, Planner(settings), library)
+            return _compile_planned(lowered, Planner(settings), library)
         except ProblemError:
             raise
         except Exception as error:  # any failure, such as a module that graphrl cannot read: the program runs
-            missing = in_words(error)
-    hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule stays")
+            missing = one_line(error)
+    hook.warn_once(f"graphrl.compile: {missing}; XLA's schedule is used")
     report = Report(getattr(fn, "__name__", "program"), False, missing)
     return Executable(lowered.compile(), lowered, report, library)
 
@@ -189,7 +189,7 @@ class PlannedFunction(Decorated):
         self._options = jit_kwargs
         self._planner = Planner(settings)
         self._unplanned: tuple[Report, ...] = ()  # why it runs under plain jax.jit, if it does
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._library: Library | None = None
         self._prepare(libraries.guarded(fn, jit_kwargs), jit_kwargs)
 
@@ -206,7 +206,7 @@ class PlannedFunction(Decorated):
                 library = self.library_for(args, kwargs)
                 if library is None:
                     raise
-            with self._starting:
+            with self._start_lock:
                 if self._library is None:  # another thread may have been faster
                     self._prepare(library.pure, library.jit_kwargs)
                     self._library = library
@@ -269,9 +269,9 @@ class PlannedFunction(Decorated):
                 jitted.clear_cache()
 
     def _start(self, *args: Any, **kwargs: Any) -> Any:
-        with self._starting:
+        with self._start_lock:
             if self._call == self._start:
-                missing = hook.available(_platform(self._kwargs, (args, kwargs)))
+                missing = hook.why_unavailable(_platform(self._kwargs, (args, kwargs)))
                 if missing is None:
                     self._call = self._marked()
                 else:
@@ -286,9 +286,9 @@ class PlannedFunction(Decorated):
         """
         fn, traced, settings = self._fn, self._traced, self._planner.settings
         name = function_name(fn)
-        same = f"{VERSION} {settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
-        _functions[same] += 1
-        unique = f"{same} {_functions[same]}" if settings.cache else secrets.token_hex(16)
+        identity = f"{VERSION} {settings.mark} {getattr(fn, '__module__', '')} {getattr(fn, '__qualname__', name)}"
+        _functions[identity] += 1
+        unique = f"{identity} {_functions[identity]}" if settings.cache else secrets.token_hex(16)
         mark = hashlib.sha256(unique.encode()).hexdigest()[:16]
         callback.set_rule(mark, self._planner.rule)
         weakref.finalize(self, callback.drop_rule, mark)
@@ -308,19 +308,19 @@ class PlannedFunction(Decorated):
                 except ProblemError:  # the method does not fit this program: the user can choose another
                     raise
                 except Exception as error:  # after any failure the program runs
-                    self._fall_back(in_words(error))
+                    self._fall_back(one_line(error))
             else:
-                self._fall_back(in_words(reason))
+                self._fall_back(one_line(reason))
             hook.forget_calls(self._call)
             try:
-                with contextlib.nullcontext() if self._planner.settings.cache else hook.unkept():
+                with contextlib.nullcontext() if self._planner.settings.cache else hook.without_disk_cache():
                     return self._call(*args, **kwargs)
             except Exception as error:
-                again = callback.reason(error)
-                if again is None:
+                next_reason = callback.reason(error)
+                if next_reason is None:
                     raise
-                reason = again
-        self._fall_back("XLA makes another module of it each time")
+                reason = next_reason
+        self._fall_back("XLA compiles a different module each time")
         return self._call(*args, **kwargs)
 
     def _fall_back(self, why: str) -> None:
@@ -368,7 +368,7 @@ class Executable:
 
     @functools.cached_property
     def plan(self) -> Plan | None:
-        """The plan that the program runs, of the module's graph; None if XLA's schedule stays."""
+        """The plan that the program runs, of the module's graph; None if XLA's schedule is used."""
         return self._plan()
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
@@ -395,7 +395,7 @@ class Executable:
         return self._report
 
 
-def in_words(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The reason why there is no plan, in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GraphrlError) else f"{type(error).__name__}: {text}"
@@ -423,24 +423,24 @@ def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Libra
     return None if library is None else library(fn, {})
 
 
-def _lowered(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> jax.stages.Lowered:
     if isinstance(fn, jax.stages.Lowered):
         if args or kwargs:
-            raise ProblemError("a lowered program has its arguments already: give it alone")
+            raise ProblemError("a lowered program already has its arguments: give it without arguments")
         return fn
     if not callable(fn):
-        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function, or what jit or lower gives")
+        raise ProblemError(f"fn is of type {type(fn).__name__}: must be a function, or a result of jit or lower")
     lowered = (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args, **kwargs)
     if not isinstance(lowered, jax.stages.Lowered):
-        raise ProblemError(f"{type(fn).__name__}.lower gives no jax.stages.Lowered: give a function that jax.jit takes")
+        raise ProblemError(f"{type(fn).__name__}.lower does not return a jax.stages.Lowered: give a jitted function")
     return lowered
 
 
-def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
-    seen: list[HloModule] = []
+def _compile_planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | None) -> Executable:
+    modules: list[HloModule] = []
 
     def rule(module: HloModule) -> Answer | None:
-        seen[:] = [module]
+        modules[:] = [module]
         return planner.rule(module)
 
     try:
@@ -448,7 +448,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner, library: Library | N
     except Unplanned as unplanned:
         planner.plan(lowered, unplanned)
         compiled = hook.compile_by(lowered, rule)
-    (module,) = seen
+    (module,) = modules
     decision = planner.decision(module)
     executable = Executable(compiled, lowered, planner.reports[module.fingerprint], library)
     if decision is not None:
@@ -472,9 +472,9 @@ def step_seconds(
         _call_seconds(executable, args, kwargs)
     began = time.perf_counter()
     while len(times[0]) < _MIN_ROUNDS or time.perf_counter() - began < _SECONDS:
-        for executable, spent in zip(executables, times, strict=True):
-            spent.append(_call_seconds(executable, args, kwargs))
-    return tuple(statistics.median(spent) for spent in times)
+        for executable, seconds in zip(executables, times, strict=True):
+            seconds.append(_call_seconds(executable, args, kwargs))
+    return tuple(statistics.median(seconds) for seconds in times)
 
 
 def _call_seconds(executable: jax.stages.Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:

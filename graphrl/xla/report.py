@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from graphrl.units import aligned, format_bytes, format_seconds
+from graphrl.units import align_columns, format_bytes, format_seconds
 from graphrl.xla.planning.cache import Decision
 
 
@@ -13,10 +13,10 @@ class Report:
 
     Attributes:
       program: the module's name, as XLA has it.
-      planned: True if the program runs in graphrl's order; else XLA's schedule stays.
-      reason: one line why XLA's schedule stays; "" if it does not.
+      planned: True if the program runs in graphrl's order; else XLA's schedule is used.
+      reason: one line why XLA's schedule is used; "" if it is not.
       method: the requested method.
-      found_by: the method that found the best order; "" if XLA's schedule stays.
+      found_by: the method that found the best order; "" if XLA's schedule is used.
       xla_bytes: temporaries under XLA's default schedule, predicted unless a compilation measured another figure; None
         if the program was too small to evaluate.
       memory_bytes: temporaries under the schedule of XLA's memory scheduler; None if it was not run.
@@ -86,7 +86,7 @@ class Report:
         saved = f" ({100 * (ours_in_all / xla - 1):+.0f}%)" if self.planned and xla and ours_in_all else ""
         ours = f"graphrl ({self.found_by})" if self.found_by else "graphrl"
         rows = [
-            (self.program, "in all", "temporaries", "step"),
+            (self.program, "total", "temporaries", "step"),
             ("XLA, default scheduler", _bytes(xla), _bytes(self.xla_bytes), _seconds(self.xla_step_seconds)),
             (
                 "XLA, memory scheduler",
@@ -102,17 +102,15 @@ class Report:
                 "",
             ),
         ]
-        lines = aligned(rows, left=1)
-        where = "read from the plan cache" if self.from_cache else "found now"
+        lines = align_columns(rows, left=1)
+        where = "read from the plan cache" if self.from_cache else "in a new search"
         if self.undonated_bytes:
-            lines.append(
-                f"{format_bytes(self.undonated_bytes)} of results cannot go into donated arguments in this order"
-            )
+            lines.append(f"{format_bytes(self.undonated_bytes)} of results cannot use donated arguments in this order")
         if self.recomputed:
-            lines.append(f"values computed again take an estimated {self.recomputed:.1%} of the run time")
+            lines.append(f"recomputed values take an estimated {self.recomputed:.1%} of the run time")
         lines.append(f"planned in {format_seconds(self.search_seconds)} by method {self.method!r}, {where}")
         if not self.planned:
-            lines.append(f"XLA's schedule stays: {self.reason}")
+            lines.append(f"XLA's schedule is used: {self.reason}")
         return "\n".join(lines)
 
 

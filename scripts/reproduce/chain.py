@@ -12,8 +12,8 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.schedules.solver import (
     effective_ops,
-    first_heat,
-    least_heat,
+    initial_temperature,
+    min_temperature,
     prepare_with_lists,
     run_chain,
     start_chain,
@@ -23,7 +23,7 @@ from graphrl.solvers.schedules.solver import (
 CHUNK = 0.02  # of the time, between two readings of the clock
 
 
-class Ended(NamedTuple):
+class ChainResult(NamedTuple):
     """A chain at the end of its time, and its moves a second."""
 
     chain: Any
@@ -31,13 +31,8 @@ class Ended(NamedTuple):
 
 
 def anneal(
-    graph: ComputationGraph,
-    problem: Problem,
-    start: PlacedOrder,
-    mix: Mapping[str, float],
-    seconds: float,
-    seed: int,
-) -> Ended:
+    graph: ComputationGraph, problem: Problem, start: PlacedOrder, mix: Mapping[str, float], seconds: float, seed: int
+) -> ChainResult:
     """Anneals from a plan.
 
     Args:
@@ -49,15 +44,15 @@ def anneal(
     chain, makespan = start_chain(graph, problem, start, np.random.SeedSequence(seed)), 0.0
     run_chain(chain, 0, 1.0, 1.0, mix)  # loads compiled code before the clock starts
     makespan = evaluate(graph, problem, *start).makespan
-    ops, first, least = effective_ops(graph), first_heat(problem), least_heat(problem, start)
-    total, share, moves, began = 0, 0.0, 100, time.thread_time()
+    ops, first, least = effective_ops(graph), initial_temperature(problem), min_temperature(problem, start)
+    total, share, moves, started = 0, 0.0, 100, time.thread_time()
     while share < 1:
         each = total / share / len(graph.ops) if total else 0.0
         ends = share, min(1.0, share + (CHUNK if total else 0.0))
         hot, cold = (makespan * temperature(part, each, ops, first, least=least) for part in ends)
-        made = run_chain(chain, moves, hot, cold, mix)
-        if not made:
+        count = run_chain(chain, moves, hot, cold, mix)
+        if not count:
             break
-        total, share = total + made, (time.thread_time() - began) / seconds
+        total, share = total + count, (time.thread_time() - started) / seconds
         moves = max(1, int(total / share * CHUNK))
-    return Ended(chain, total / (share * seconds) if share else 0.0)
+    return ChainResult(chain, total / (share * seconds) if share else 0.0)

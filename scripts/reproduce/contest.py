@@ -6,11 +6,12 @@
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
 from graphrl.compare.comparison import compare
@@ -108,7 +109,7 @@ def run_contest(
         processes=processes,
         retry=retry,
         watch=lambda missing: runs_bar(missing, processes),
-        prepare=keep_compiled,
+        prepare=enable_compilation_cache,
     )
     if comparison.interrupted:
         raise Interrupted
@@ -120,6 +121,16 @@ def run_contest(
 def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
     """Padded sizes as in `make_runs`, None under a budget in seconds: padding would cost a method some of its time."""
     return run.sizes if entrant.budget.seconds is None else None
+
+
+def mean_gaps(contests: Sequence[Contest]) -> dict[str, list[float]]:
+    """Mean gap of each method to the best known in each contest of the same methods, infinite where runs failed."""
+    others = [*all_rows(contests), *contests[-1].others]
+    by_time = [summarise(contest.rows, others) for contest in contests]
+    gaps: dict[str, list[float]] = {}
+    for one in (one for summaries in by_time for one in summaries):
+        gaps.setdefault(one.method, []).append(math.inf if one.mean_gap is None else one.mean_gap)
+    return gaps
 
 
 def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple[str, str]:

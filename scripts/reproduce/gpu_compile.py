@@ -27,47 +27,30 @@ from jax.experimental import topologies
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla.callback import Orders, rescheduled
-from graphrl.xla.hook import unkept
+from graphrl.xla.hook import without_disk_cache
 
 PLUGIN = "jax_plugins.xla_cuda12"
 
 _H200 = """
-platform_name: "CUDA"
-device_description_str: "NVIDIA H200"
-dnn_version_info { major: 9 minor: 10 }
-runtime_version { major: 12 minor: 9 }
+platform_name: "CUDA" device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }
 gpu_device_info {
-  cuda_compute_capability { major: 9 }
-  core_count: 132
-  fpus_per_core: 128
-  clock_rate_ghz: 1.98
-  device_memory_size: DEVICE_BYTES
-  memory_bandwidth: 4800000000000
-  l2_cache_size: 52428800
-  threads_per_block_limit: 1024
-  threads_per_core_limit: 2048
-  threads_per_warp: 32
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  shared_memory_per_core: 233472
-  registers_per_block_limit: 65536
-  registers_per_core_limit: 65536
+  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  device_memory_size: DEVICE_BYTES memory_bandwidth: 4800000000000 l2_cache_size: 52428800
+  threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
 }
 """
 
 DEVICE_BYTES = 150_000_000_000
 
-# Without a GPU there is no tuning. XLA assigns buffers before it generates code, so memory figures need no good code.
+# Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
 _OPTIONS: dict[str, Any] = {
-    "xla_gpu_autotune_level": 0,
-    "xla_gpu_enable_triton_gemm": False,
-    "xla_gpu_enable_cublaslt": False,
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}
+    "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
+    "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True,
+}  # fmt: skip
 
 # Other orders for computations of a module that XLA has scheduled, or None to leave it.
 Rule = Callable[[HloModule], Orders | None]
@@ -94,10 +77,10 @@ def missing() -> str:
     if jax.default_backend() == "gpu":
         return ""
     try:
-        there = importlib.util.find_spec(PLUGIN) is not None
+        installed = importlib.util.find_spec(PLUGIN) is not None
     except ModuleNotFoundError:
-        there = False
-    return "" if there else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
+        installed = False
+    return "" if installed else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
@@ -106,11 +89,7 @@ def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None 
 
 
 def executable_for_gpu(
-    function: Callable[..., Any],
-    *args: Any,
-    rule: Rule | None = None,
-    device_bytes: int = DEVICE_BYTES,
-    **options: Any,
+    function: Callable[..., Any], *args: Any, rule: Rule | None = None, device_bytes: int = DEVICE_BYTES, **options: Any
 ) -> Any:
     """Compiles a function for an H200, or for the GPU that jax has.
 
@@ -131,12 +110,12 @@ def executable_for_gpu(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
 
     @functools.wraps(function, updated=())
-    def anew(*args: Any) -> Any:  # a new function: jax would not compile a known one again
+    def fresh(*args: Any) -> Any:  # jax would not compile a known function again
         return function(*args)
 
-    lowered = jax.jit(anew, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
-    asked = contextlib.nullcontext() if rule is None else _listener().asks(rule)
-    with unkept(), asked:
+    lowered = jax.jit(fresh, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
+    hook = contextlib.nullcontext() if rule is None else _listener().applies(rule)
+    with without_disk_cache(), hook:
         return lowered.compile(compiler_options=_OPTIONS)
 
 
@@ -173,32 +152,32 @@ class Listener:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rule: Rule | None = None
-        self._shown = False
+        self._called = False
         self._fault: Exception | None = None
 
     @contextlib.contextmanager
-    def asks(self, rule: Rule) -> Iterator[None]:
+    def applies(self, rule: Rule) -> Iterator[None]:
         """Applies a rule within the `with`. At the end, raises what the rule raised.
 
         Raises:
           GraphrlError: XLA showed no module.
         """
         with self._lock:
-            self._rule, self._shown, self._fault = rule, False, None
+            self._rule, self._called, self._fault = rule, False, None
             try:
                 yield
             finally:
                 self._rule = None
             if self._fault is not None:
                 raise self._fault
-            if not self._shown:
+            if not self._called:
                 raise GraphrlError("XLA did not show its module")
 
     def transform(self, data: bytes) -> bytes | None:
         """Callback of the plugin: a serialized module to another one, or None to leave it."""
         if self._rule is None:
             return None
-        self._shown = True
+        self._called = True
         try:
             module = parse_module(data, "XLA's module")
             orders = self._rule(module)
@@ -289,15 +268,15 @@ def register(library: Path, name: str, transform: Transform) -> None:
     Raises:
       GraphrlError: the plugin has no such hook.
     """
-    answers: list[ctypes.Array[ctypes.c_char]] = []
+    changes: list[ctypes.Array[ctypes.c_char]] = []
 
     @_Function
     def on_module(_: int | None, pointer: "ctypes._Pointer[_Call]") -> None:
         call = pointer.contents
-        answer = transform(ctypes.string_at(call.module.data, call.module.size))
-        if answer is not None:
-            answers[:] = [ctypes.create_string_buffer(answer, len(answer))]  # kept until the next call
-            call.changed_module.data, call.changed_module.size = ctypes.addressof(answers[0]), len(answer)
+        changed = transform(ctypes.string_at(call.module.data, call.module.size))
+        if changed is not None:
+            changes[:] = [ctypes.create_string_buffer(changed, len(changed))]  # kept until the next call
+            call.changed_module.data, call.changed_module.size = ctypes.addressof(changes[0]), len(changed)
             call.changed = True
 
     extension, text = _extension(library), name.encode()

@@ -9,15 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from graphrl.commands.common import keep_compiled
+from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
-from graphrl.errors import GraphrlError, near
+from graphrl.errors import GraphrlError, suggest
 from graphrl.files import write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
+from reproduce.measurements import Measurements
 from reproduce.results import Table, results_text
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -86,20 +87,27 @@ class Settings:
 
     Attributes:
       sections: to run.
+      page: name of the results file in place of the section's; "" for the section's.
       out: folder of runs.jsonl, pictures and everything else that is kept.
       results: folder of the tables.
       seeds: of each method on each graph, unless a script makes it an option.
     """
 
     sections: tuple[str, ...] = ()
+    page: str = ""
     seeds: int = 1
     out: Path = option(Path("out"), "folder of measurements and pictures")
-    results: Path = option(RESULTS, "folder of the tables (default: docs/results, with --quick that of --out)")
+    results: Path = option(RESULTS, "folder of the tables (default: docs/results; with --out or --quick that of --out)")
     times: tuple[float, ...] = option((1.0, 10.0), "seconds of a run", quick=(0.2, 0.5), parse=seconds, metavar="S,...")
-    methods: tuple[str, ...] | None = option(None, "leave out all others", parse=methods, metavar="M,...")
-    processes: int = option(1, "runs at once")
-    retry: bool = option(False, "make again what failed before")
-    quick: bool = option(False, "small graphs and short runs: does everything work?")
+    methods: tuple[str, ...] | None = option(None, "the only ones to run", parse=methods, metavar="M,...")
+    processes: int = option(1, "parallel runs")
+    retry: bool = option(False, "repeat failed runs")
+    quick: bool = option(False, "small graphs and short runs, to test whether everything works")
+
+    @functools.cached_property
+    def measurements(self) -> Measurements:
+        """Measurements of --out."""
+        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def check(self) -> None:
         """Checks the settings. Scripts override it.
@@ -162,19 +170,19 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     """
     script = Path(sys.argv[0]).stem
     try:
-        chosen = _parsed(description, settings, sections)
-        chosen.check()
-        keep_compiled()
-        for folder in (chosen.out, chosen.results):
+        options = _parsed(description, settings, sections)
+        options.check()
+        enable_compilation_cache()
+        for folder in (options.out, options.results):
             folder.mkdir(parents=True, exist_ok=True)
-        for name in chosen.sections:
-            text = results_text(sections[name].title, list(sections[name].make(chosen)), command())
-            path = chosen.results / f"{system}-{name}.md"
+        for name in options.sections:
+            text = results_text(sections[name].title, list(sections[name].make(options)), command())
+            path = options.results / f"{system}-{options.page or name}.md"
             write_atomically(path, lambda file, text=text: file.write(text))  # type: ignore[misc]
             print(f"written: {path}", file=sys.stderr)
             print(text)
     except (Interrupted, KeyboardInterrupt):
-        sys.exit(f"{script}: interrupted: the same command goes on from here")
+        sys.exit(f"{script}: interrupted: run the same command to resume")
     except (GraphrlError, OSError) as error:
         sys.exit(f"{script}: {error}")
 
@@ -191,29 +199,33 @@ def check_known(what: str, given: Collection[str], names: Collection[str]) -> No
       GraphrlError: one is not known.
     """
     if unknown := set(given) - set(names):
-        raise GraphrlError(f"unknown {what} {min(unknown)!r}: {near(min(unknown), names)}")
+        raise GraphrlError(f"unknown {what} {min(unknown)!r}: {suggest(min(unknown), names)}")
 
 
 def _parsed(description: str, settings: type[S], sections: Mapping[str, Section]) -> S:
     width = max(map(len, sections))
     listed = "".join(f"  {name:{width}} {section.title} ({section.file})\n" for name, section in sections.items())
-    parser = Parser(
-        description=f"{description.rstrip()}\n\nsections:\n{listed}",
-    )
+    parser = Parser(description=f"{description.rstrip()}\n\nsections:\n{listed}")
     possible = tuple(name for name, section in sections.items() if not section.missing())
     parser.add_argument(
-        "--sections", type=names, default=possible, metavar="NAME,...", help="(default: all whose packages are there)"
+        "--sections", type=names, default=possible, metavar="NAME,...", help="(default: all that can run here)"
+    )
+    parser.add_argument(
+        "--as", dest="page", default="", metavar="NAME", help="of the results file of one section (default: its own)"
     )
     fields = {field.name: field for field in dataclasses.fields(settings) if field.metadata}
     for name, field in fields.items():
         _add(parser, f"--{name.replace('_', '-')}", field)
     args = parser.parse_args()
     check_known("section", args.sections, sections)
+    if args.page and len(args.sections) != 1:
+        raise GraphrlError(f"--as {args.page}: takes one section, as in --sections {args.sections[0]}")
     values = vars(args)
     if args.quick:
         small = {name: field.metadata["quick"] for name, field in fields.items()}
         values |= {name: value for name, value in small.items() if value is not None}
-        values["results"] = args.out if args.results == RESULTS else args.results
+    if args.results == RESULTS and (args.quick or args.out != fields["out"].default):
+        values["results"] = args.out
     return settings(**values)
 
 
@@ -224,10 +236,10 @@ def _add(parser: argparse.ArgumentParser, flag: str, field: dataclasses.Field[An
         parser.add_argument(flag, action="store_true", help=help)
         return
     parse = field.metadata["parse"] or {int: whole_number, float: float, str: str}.get(type(default), Path)
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else default
     if default is not None and default != () and flag != "--results":
-        help += f" (default: {shown})"
+        help += f" (default: {text})"
     if "choices" not in more:
         more = {"metavar": {int: "N", float: "S", tuple: "N,..."}.get(type(default), "PATH")} | more
-    begin = list(default) if more.get("action") == "append" else default
-    parser.add_argument(flag, type=cast(Any, parse), default=begin, help=help, **more)
+    first = list(default) if more.get("action") == "append" else default
+    parser.add_argument(flag, type=cast(Any, parse), default=first, help=help, **more)

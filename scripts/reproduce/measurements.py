@@ -4,7 +4,7 @@ A line is `{"key": {...}, "value": {...} or null, "error": text or null, "machin
 with equal keys the last counts (`graphrl.compare.comparison`). Of the timers only `median_seconds` excludes
 compilation.
 
-`each_apart` works in parallel processes with one core each, so that times do not depend on their number.
+`map_in_processes` works in parallel processes with one core each, so that times do not depend on their number.
 """
 
 import datetime
@@ -38,7 +38,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
+def map_in_processes(work: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
     """Applies `work` to each item, in parallel processes of one core each. Yields results as they arrive.
 
     Raises:
@@ -51,18 +51,18 @@ def each_apart(work: Callable[[T], R], items: Sequence[T], processes: int) -> It
     cores: SimpleQueue[int] = context.SimpleQueue()
     for core in sorted(os.sched_getaffinity(0))[:processes]:
         cores.put(core)
-    with ProcessPoolExecutor(processes, context, _begin, (cores,)) as pool:
+    with ProcessPoolExecutor(processes, context, _init_worker, (cores,)) as pool:
         try:
             for future in as_completed([pool.submit(work, item) for item in items]):
                 yield future.result()
         except BrokenProcessPool:
-            raise GraphrlError("a process died: the same command goes on from here") from None
+            raise GraphrlError("a process died: run the same command to resume") from None
         finally:
             for process in multiprocessing.active_children():
                 process.kill()
 
 
-def _begin(cores: "SimpleQueue[int]") -> None:
+def _init_worker(cores: "SimpleQueue[int]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.sched_setaffinity(0, {cores.get()})
@@ -80,6 +80,7 @@ MIB = 2**20
 
 Figures = dict[str, Any]
 Key = Mapping[str, Any]
+RENAMED = {"foretold": "predicted", "given": "arguments"}  # figures in files of version 0.1
 
 
 class Measurement(NamedTuple):
@@ -112,9 +113,10 @@ class Measurement(NamedTuple):
           GraphrlError: it is not a measurement.
         """
         try:
-            return Measurement(**value)  # type: ignore[arg-type]
+            one = Measurement(**value)  # type: ignore[arg-type]
         except TypeError:
             raise GraphrlError("it is no measurement") from None
+        return one._replace(value=one.value and {RENAMED.get(name, name): own for name, own in one.value.items()})
 
 
 class Measurements:
@@ -146,15 +148,15 @@ class Measurements:
         """Figures under a key, measured now if missing; None if the measurement failed, now or before."""
         return self.get_all([(key, measure)])[0]
 
-    def get_all(self, wanted: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
+    def get_all(self, requests: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
         """`get` for many keys; the file is read once."""
         with open_store(self._path, _KIND) as store:
-            for key, measure in wanted:
+            for key, measure in requests:
                 if self._lacks(store, key) and not self._stored:
                     store.append(_measured(dict(key), measure))
-            found = [store.rows.get(_text(key)) for key, _ in wanted]
-        self.used += (one for one in found if one is not None)
-        return [None if one is None else one.value for one in found]
+            lines = [store.rows.get(_text(key)) for key, _ in requests]
+        self.used += (one for one in lines if one is not None)
+        return [None if one is None else one.value for one in lines]
 
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
@@ -166,7 +168,7 @@ class Measurements:
         """
         with open_store(self._path, _KIND) as store:
             missing = [some for group in groups if (some := [key for key in group if self._lacks(store, key)])]
-            for measured in each_apart(functools.partial(_measured_all, measure), missing, processes):
+            for measured in map_in_processes(functools.partial(_measured_all, measure), missing, processes):
                 for one in measured:
                     store.append(one)
             by_group = [[store.rows[_text(key)] for key in group] for group in groups]
@@ -179,11 +181,11 @@ class Measurements:
             lines = list(store.rows.values())
         return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
 
-    def table(self, title: str, *texts: str, notes: Iterable[str] = ()) -> Table:
+    def table(self, title: str, *texts: str, notes: Iterable[str] = (), summary: str = "") -> Table:
         """Table of the figures since the last one; failures are among the notes."""
         used, self.used = self.used, []
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
-        return Table(title, _origin(used), (*texts, bullets([*notes, *failed])))
+        return Table(title, _origin(used), (*texts, bullets([*notes, *failed])), summary)
 
     def _lacks(self, store: Store[Measurement], key: Key) -> bool:
         one = store.rows.get(_text(key))
@@ -200,10 +202,10 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def time_call(work: Callable[[], Any]) -> tuple[Any, float]:
     """Result of a call, and its seconds."""
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
+    started = time.perf_counter()
+    return work(), time.perf_counter() - started
 
 
 def in_a_line(fault: Exception) -> str:
@@ -250,10 +252,10 @@ REPEATS = 5
 def median_seconds(work: Callable[[], object]) -> float:
     """Median seconds of `REPEATS` calls, after one that may compile."""
     work()
-    return statistics.median(spent(work) for _ in range(REPEATS))
+    return statistics.median(call_seconds(work) for _ in range(REPEATS))
 
 
-def spent(work: Callable[[], object]) -> float:
+def call_seconds(work: Callable[[], object]) -> float:
     """Seconds of one call."""
     started = time.perf_counter()
     work()

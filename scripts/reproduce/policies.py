@@ -16,13 +16,13 @@ import numpy as np
 
 from graphrl.cli import main as graphrl
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.training.agent import Policy
 
 P = TypeVar("P", bound=Policy[Any])
 
 
-def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
+def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
     """Trains policies with seeds from 0, and returns their files. Existing files are kept.
 
     Args:
@@ -39,12 +39,12 @@ def trained(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings
 
     def make(folder: Path, seed: int) -> Policy[Any]:
         if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):
-            raise GraphrlError(f"training in {shown(folder)} has not come to its end: see above")
+            raise GraphrlError(f"training in {quote_path(folder)} did not finish: see above")
         return kind.load(folder)
 
     folders = [run.with_name(f"{run.name}-{seed}") for seed in range(seeds)]
     return [
-        once(folder.with_name(f"{folder.name}.msgpack"), functools.partial(make, folder, seed))
+        cached_policy(folder.with_name(f"{folder.name}.msgpack"), functools.partial(make, folder, seed))
         for seed, folder in enumerate(folders)
     ]
 
@@ -54,7 +54,7 @@ def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
     return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
 
 
-def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
+def cached_policy(file: Path, make: Callable[[], Policy[Any]]) -> Path:
     """File of a policy, made now if missing."""
     if not file.exists():
         print(f"training {file.stem}", file=sys.stderr, flush=True)
@@ -63,7 +63,7 @@ def once(file: Path, make: Callable[[], Policy[Any]]) -> Path:
     return file
 
 
-def kept(policy: Policy[Any], folder: Path) -> Path:
+def copy_policy(policy: Policy[Any], folder: Path) -> Path:
     """Copies a policy to `folder`/policies, unless the copy exists. Returns its path.
 
     Raises:
@@ -71,7 +71,7 @@ def kept(policy: Policy[Any], folder: Path) -> Path:
     """
     file = folder / "policies" / f"{policy.digest}.msgpack"
     if any(sign in os.fspath(file) for sign in ",="):
-        raise GraphrlError(f"{shown(file)}: the path may not hold commas or equals signs: give another --out")
+        raise GraphrlError(f"{quote_path(file)}: the path may not hold commas or equals signs: give another --out")
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         policy.save(file)

@@ -8,6 +8,7 @@ import jax
 
 import graphrl
 from graphrl.bench.machine import device_name
+from graphrl.compare import report
 from graphrl.compare.runs import Row
 from graphrl.process import count_cores
 
@@ -28,11 +29,13 @@ class Table(NamedTuple):
       title: a line.
       origin: of its figures.
       parts: Markdown, with an empty line between two; empty ones are left out.
+      summary: main result, a sentence.
     """
 
     title: str
     origin: Origin
     parts: Sequence[str]
+    summary: str = ""
 
     @property
     def text(self) -> str:
@@ -63,8 +66,14 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
+def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Markdown table, without columns that have no figures."""
+    places = [i for i in range(len(headings)) if i == 0 or any(line[i] not in ("", "-") for line in lines)]
+    return report.markdown([headings[i] for i in places], [[line[i] for i in places] for line in lines])
+
+
 def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
-    """Text of a section's file; the summary is its main result in a sentence."""
+    """Text of a section's file. It starts with its summary, by default the first one of the tables."""
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )
@@ -74,5 +83,5 @@ def results_text(title: str, tables: Sequence[Table], command: str, summary: str
         f"Date: {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.\n"
     )
     texts = [table.text if len(tables) == 1 else f"## {table.title}\n\n{table.text}" for table in tables]
-    head = [f"# {tables[0].title if len(tables) == 1 else title}\n", where, *([f"{summary}\n"] if summary else [])]
-    return "\n".join([*head, *texts])
+    summaries = [f"{text}\n" for text in (summary, *(table.summary for table in tables)) if text]
+    return "\n".join([f"# {tables[0].title if len(tables) == 1 else title}\n", *summaries[:1], where, *texts])

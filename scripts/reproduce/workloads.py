@@ -162,12 +162,12 @@ def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
     """Mask of the ops that precede one in every order, itself included: `[n] bool`."""
     before = np.zeros(len(predecessors), bool)
     before[index] = True
-    waiting = [index]
-    while waiting:
-        for op in predecessors[waiting.pop()]:
+    stack = [index]
+    while stack:
+        for op in predecessors[stack.pop()]:
             if not before[op]:
                 before[op] = True
-                waiting.append(op)
+                stack.append(op)
     return before
 
 

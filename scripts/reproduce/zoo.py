@@ -32,10 +32,10 @@ def missing_files(architecture: Architecture, folder: Path) -> list[tuple[str, s
     """Kind and level of the files that are missing or have other batch sizes than the architecture."""
     missing = []
     for kind in KINDS:
-        wanted = set(getattr(architecture, kind))
+        batches = set(getattr(architecture, kind))
         for level in architecture.levels:
             path = folder / file_name(architecture.name, kind, level)
-            if not (path.exists() and {row[3] for row in contents(path)} == wanted):
+            if not (path.exists() and {row[3] for row in contents(path)} == batches):
                 missing.append((kind, level))
     return missing
 

@@ -14,7 +14,7 @@ from filled import drawn
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.network import networks
 from graphrl.envs.compile.generator import instance
-from graphrl.envs.compile.observation import seen as run_and_seen
+from graphrl.envs.compile.observation import observe
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op
@@ -25,7 +25,7 @@ GRAPH = regal_like(3, num_ops=20)
 WIDER = common_sizes([regal_like(3, num_ops=44)])
 SMALL = {"width": 8, "heads": 2, "segment": 8, "rounds": 1, "layers": 1}
 CONFIGS = {
-    "go": GoConfig(TASKS, votes=True, played=True, **SMALL),  # type: ignore[arg-type]
+    "go": GoConfig(TASKS, votes=True, plan_features=True, **SMALL),  # type: ignore[arg-type]
     "gdp": GoConfig(TASKS, superposition="none", coupling="none", **SMALL),  # type: ignore[arg-type]
     "ops, twice": GoConfig(TASKS, superposition="ops", iterations=2, cached=False, **SMALL),  # type: ignore[arg-type]
 }
@@ -100,7 +100,7 @@ def test_one_policy_serves_any_number_of_devices_and_scores_them_in_their_order(
     permuted = observation._replace(
         options=observation.options | {"placement": observation.options["placement"][other]},
         action_mask=observation.action_mask | {"placement": observation.action_mask["placement"][:, other]},
-        played=observation.played._replace(devices=observation.played.devices[:, other]),
+        plan_features=observation.plan_features._replace(devices=observation.plan_features.devices[:, other]),
         previous=observation.previous
         | {"placement": jnp.asarray(np.argsort(other), jnp.int32)[observation.previous["placement"]]},
     )
@@ -111,7 +111,7 @@ def test_one_policy_serves_any_number_of_devices_and_scores_them_in_their_order(
 def test_devices_that_are_not_there_change_nothing_and_are_never_chosen() -> None:
     apply, params = policy("go")
     params_of = functools.partial(instance, GRAPH, problem(2), levels=LEVELS, baseline=1.0)
-    few, more = (run_and_seen(one, one.start, TASKS[:2], "urgent") for one in (params_of(), params_of(devices=4)))
+    few, more = (observe(one, one.start, TASKS[:2]) for one in (params_of(), params_of(devices=4)))
     fusion = seen(GRAPH)
     few, more = (
         one._replace(**{name: getattr(one, name) | {"fusion": getattr(fusion, name)["fusion"]} for name in names})
@@ -147,10 +147,10 @@ def test_tasks_know_what_the_ones_before_decided_if_they_are_coupled(name: str, 
 def test_what_was_played_is_an_input_if_it_is_to_be(name: str, informed: bool) -> None:
     apply, params = policy(name)
     observation = seen(GRAPH)
-    assert np.asarray(observation.played.ops).any()
-    for part in observation.played._fields:
-        played = observation.played._replace(**{part: -getattr(observation.played, part)})
-        out = apply(params, observation._replace(played=played))
+    assert np.asarray(observation.plan_features.ops).any()
+    for part in observation.plan_features._fields:
+        features = observation.plan_features._replace(**{part: -getattr(observation.plan_features, part)})
+        out = apply(params, observation._replace(plan_features=features))
         assert changed(out, logits(name), "placement") == informed
 
 

@@ -32,7 +32,7 @@ def test_a_file_gives_back_the_policy(tmp_path: Path) -> None:
     policy().save(tmp_path / "policy")
     loaded = TinyPolicy.load(tmp_path / "policy")
     assert (loaded.config, loaded.note, loaded.digest) == (policy().config, "made here", policy().digest)
-    start = TinyPolicy.start(str(tmp_path / "policy"), policy().config)
+    start = TinyPolicy.load_params(str(tmp_path / "policy"), policy().config)
     jax.tree.map(np.testing.assert_array_equal, start, policy().params)
     harmed(tmp_path, without("note"))
     assert TinyPolicy.load(tmp_path / "policy").note == ""
@@ -52,6 +52,12 @@ def test_what_ships_fits_its_settings(kind: type[Policy[Any]], path: Path, tmp_p
     """Loads the file from another path, as shipped files are not checked at their own path."""
     (tmp_path / "policy").write_bytes(path.read_bytes())
     assert kind.load(tmp_path / "policy").digest == kind.load(path).digest
+
+
+def test_files_with_old_names_of_settings_have_the_same_digest(tmp_path: Path) -> None:
+    policy().save(tmp_path / "policy")
+    harmed(tmp_path, lambda value: {**value, "config": value["config"].replace("init_checkpoint", "start")})
+    assert TinyPolicy.load(tmp_path / "policy").digest == policy().digest
 
 
 def without(field: str) -> Callable[[dict[str, Any]], Any]:
@@ -84,7 +90,7 @@ def harmed(folder: Path, harm: Callable[[Any], Any]) -> None:
         (changed(params={"w": np.zeros(4), "b": np.zeros(())}), "its parameters do not fit"),
         (changed(version=[1]), r"is 'graphrl-tiny-policy' version \[1\]: must be"),
         (changed(format="x" * 1000), "must be graphrl-tiny-policy version 1"),
-        (lambda value: [value], "is no policy"),
+        (lambda value: [value], "is not a policy"),
     ],
 )
 def test_a_file_that_is_no_policy_is_one_short_line(tmp_path: Path, harm: Callable[[Any], Any], fault: str) -> None:

@@ -74,9 +74,9 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
     metrics = functions.evaluate(functions.init(jax.random.key(3)).params, jax.random.key(0), graphs(None))
     assert {name: float(value) for name, value in metrics.items() if name != "entropy"} == {
         "improvement": 0.0,
-        "improvement_least": 0.0,
-        "improvement_most": 0.0,
-        "matched": 1.0,
+        "improvement_min": 0.0,
+        "improvement_max": 0.0,
+        "not_worse": 1.0,
     }
     assert float(metrics["entropy"]) < 1e-6
     assert functions.score in metrics
@@ -168,12 +168,12 @@ def test_settings_out_of_range_are_refused(changes: dict[str, Any], fault: str) 
 def test_training_begins_with_the_policy_of_another(tmp_path: Path) -> None:
     before = learner(SMALL, 1).init(jax.random.key(3))
     Policy(SMALL, before.params["policy"]).save(tmp_path / "policy")
-    config = dataclasses.replace(SMALL, evaluations=20, start=str(tmp_path / "policy"))
-    after = learner(config, 1).init(jax.random.key(4), Policy.start(config.start, config))
+    config = dataclasses.replace(SMALL, evaluations=20, init_checkpoint=str(tmp_path / "policy"))
+    after = learner(config, 1).init(jax.random.key(4), Policy.load_params(config.init_checkpoint, config))
     for one, other in zip(*(jax.tree.leaves(state.params["policy"]) for state in (before, after)), strict=True):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ProblemError, match="another network"):
-        Policy.start(config.start, dataclasses.replace(config, width=10))
+        Policy.load_params(config.init_checkpoint, dataclasses.replace(config, width=10))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from search_graphs import random_dag
 
 from graphrl.agents.regal.config import Hint, RegalConfig
-from graphrl.agents.regal.network import Policy, networks, smallest
+from graphrl.agents.regal.network import Policy, networks, tiny_instance
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
@@ -37,7 +37,7 @@ PROBLEM = Problem("makespan", 2)
 
 def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(smallest(config)))
+    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(tiny_instance(config)))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
     bias[:, preferred] = 100.0  # no two samples are equal
@@ -119,7 +119,9 @@ def test_a_method_plays_policies_of_its_kind_alone(saved: str, tmp_path: Path) -
         ("regal+", saved),
     ):
         other = "regal-hint" if file == path else "regal"
-        with pytest.raises(ProblemError, match=f"method '{re.escape(method)}' has a policy with .*; {other} plays it"):
+        with pytest.raises(
+            ProblemError, match=f"method '{re.escape(method)}' has a policy with .*; method {other} is for"
+        ):
             find_solver(f"{method}:checkpoint={file}")(task)
     assert find_solver(f"regal-hint:checkpoint={path}")(task).method == "regal-hint"
     assert digest(f"regal+:checkpoint={path}", PROBLEM) == hinted.digest != digest("regal-hint", PROBLEM)
@@ -259,5 +261,5 @@ def test_policies_of_both_kinds_are_shipped_for_two_devices_and_each_transfer_mo
             assert config.hint == kind
             assert config.problem.transfer == ("link" if problem is link else "rendezvous")
     assert digest("regal", PROBLEM) != digest("regal-hint", PROBLEM)
-    with pytest.raises(ProblemError, match=r"method 'regal\+' has a policy for 2 devices: must not be 3"):
+    with pytest.raises(ProblemError, match=r"method 'regal\+' has a policy for 2 devices, not for 3"):
         find_solver("regal+")(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0))

@@ -15,7 +15,7 @@ from graphrl.agents.regal.network import Policy as RegalPolicy
 from graphrl.agents.topoformer import learner as topoformer
 from graphrl.agents.topoformer import network
 from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
-from graphrl.agents.topoformer.learner import LOWEST, LearnerState
+from graphrl.agents.topoformer.learner import INITIAL_SCORE, LearnerState
 from graphrl.agents.topoformer.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.ordering import OrderingParams, instances
@@ -76,11 +76,11 @@ def same(a: Any, b: Any) -> bool:
 
 def test_the_baseline_stands_still_until_a_better_policy_is_found() -> None:
     functions = learner(ROLLOUT)
-    state = functions.validated(functions.init(jax.random.key(0)), {"greedy": -20.0})
+    state = functions.after_validation(functions.init(jax.random.key(0)), {"greedy": -20.0})
     assert same(state.baseline, state.params["policy"])
     moved = state._replace(params=jax.tree.map(lambda x: x + 1, state.params))
-    assert same(functions.validated(moved, {"greedy": -20.5}).baseline, state.baseline)
-    better = functions.validated(moved, {"greedy": -19.5})
+    assert same(functions.after_validation(moved, {"greedy": -20.5}).baseline, state.baseline)
+    better = functions.after_validation(moved, {"greedy": -19.5})
     assert same(better.baseline, moved.params["policy"])
     assert float(better.score) == -19.5
 
@@ -88,7 +88,7 @@ def test_the_baseline_stands_still_until_a_better_policy_is_found() -> None:
 @pytest.mark.slow
 def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
     functions = learner(ROLLOUT)
-    state = functions.validated(functions.init(jax.random.key(0)), {"greedy": -20.0})
+    state = functions.after_validation(functions.init(jax.random.key(0)), {"greedy": -20.0})
     first = jax.tree.map(np.array, state.baseline)
     for step in range(2):  # the second update fails if the first donated the baseline's memory
         state, metrics = functions.update(state, jax.random.key(step), graphs())
@@ -100,7 +100,7 @@ def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
 def test_leave_one_out_keeps_no_baseline() -> None:
     state = learner(SMALL).init(jax.random.key(0))
     assert state.baseline is None
-    assert float(learner(SMALL).validated(state, {"greedy": 3.0}).score) == LOWEST
+    assert float(learner(SMALL).after_validation(state, {"greedy": 3.0}).score) == INITIAL_SCORE
 
 
 @pytest.mark.slow
@@ -114,12 +114,12 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
     params = jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(5))
     Policy(SMALL, jax.tree.map(np.asarray, params)).save(tmp_path / "p")
     for config in (SMALL, ROLLOUT):
-        state = learner(config).init(jax.random.key(0), Policy.start(str(tmp_path / "p"), config))
+        state = learner(config).init(jax.random.key(0), Policy.load_params(str(tmp_path / "p"), config))
         assert jax.tree.all(jax.tree.map(np.array_equal, state.params["policy"], params))
         anew = learner(config).init(jax.random.key(0))
         assert jax.tree.map(jax.typeof, anew) == jax.tree.map(jax.typeof, state)
     with pytest.raises(ProblemError, match="has another network: encoder and sizes must be equal"):
-        Policy.start(str(tmp_path / "p"), dataclasses.replace(SMALL, width=16))
+        Policy.load_params(str(tmp_path / "p"), dataclasses.replace(SMALL, width=16))
 
 
 def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
@@ -265,7 +265,7 @@ def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, mon
     with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-topoformer-policy"):
         Policy.load(RegalPolicy.defaults / "published" / "makespan.msgpack")
     monkeypatch.setattr(Policy, "defaults", tmp_path)
-    with pytest.raises(GraphrlError, match="no policy for peak_memory comes with graphrl: name one, as in topoformer:"):
+    with pytest.raises(GraphrlError, match="graphrl ships no policy for peak_memory: name one, as in topoformer:"):
         find_solver("topoformer")(Task(GRAPH, PROBLEM, BUDGET, 0))
 
 

@@ -73,7 +73,7 @@ def test_programs_take_turns() -> None:
     [
         ({"sizes": (3,)}, "sizes has 3"),
         ({"sizes": ()}, "sizes is empty"),
-        ({"transfers": ("free", "free")}, "must name each once"),
+        ({"transfers": ("free", "free")}, "must list each once"),
         ({"transfers": ("carrier",)}, "known are free"),
         ({"threads": 0}, "threads is 0"),
         ({"repeats": 0}, "repeats is 0"),
@@ -96,7 +96,7 @@ def test_cases_cover_the_models() -> None:
 # Comparison of programs
 
 
-def test_disagreement_is_told() -> None:
+def test_disagreement_is_an_error() -> None:
     costs = Costs(np.ones((2, 3)), np.ones((2, 3, 2)))
     wrong = Costs(np.ones((1, 3)), np.array([[[1, 1], [1, 2], [1, 1]]]))
     ours = Program(lambda runs: Sample(1, 0.1, 0.1), costs=costs)
@@ -121,8 +121,8 @@ def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, c
     out = folder / "out"
     assert main(["bench", *arguments.split(), "--quick", "--json", "--output", str(out)]) == 0
     printed = capsys.readouterr()
-    said = [line.partition(" ")[0] for line in printed.err.splitlines()]
-    assert said == [f"{i + 1}/{cases}" for i in range(cases)]
+    progress = [line.partition(" ")[0] for line in printed.err.splitlines()]
+    assert progress == [f"{i + 1}/{cases}" for i in range(cases)]
     assert sorted(path.name for path in out.iterdir()) == ["bench.jsonl", "bench.png"]
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "bench.jsonl").read_text() == printed.out
@@ -130,7 +130,7 @@ def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, c
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_search_is_measured_beside_the_yardstick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_is_measured_with_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Row(**row) for row in measured(tmp_path, capsys, "--sizes 16 --threads 1", 2)]
     both = "decode + makespan + memory"
     assert [(row.what, row.graphs, row.method) for row in rows] == [
@@ -210,12 +210,12 @@ def test_generations_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["--envs", "1,1"], 2, "envs is 1, 1: must name numbers from 1 to 65536, each once"),
+        (["--envs", "1,1"], 2, "envs is 1, 1: must be different numbers from 1 to 65536"),
         (["--envs", "--seed", "-1"], 2, "seed is -1"),
         (["--sizes", ""], 2, "sizes is empty"),
         (["--envs", "--transfers", ""], 2, "transfers is empty"),
         (["--envs", "--graphs", "3"], 1, "--graphs does not go with --envs"),
-        (["--orders", "0"], 2, "orders is 0: must name numbers from 1 to 4096, each once"),
+        (["--orders", "0"], 2, "orders is 0: must be different numbers from 1 to 4096"),
         (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
         (["--maps", "--transfers", "link"], 1, "--transfers does not go with --maps"),
         (["--maps", "--orders"], 2, "not allowed with argument"),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from graphrl.plan import Plan
 __all__ = ["compiled_lists"]
 
 
-def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", model, "--devices", "2", "--objective", "makespan", "--method", "list"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -101,7 +102,7 @@ def test_a_generated_graph_by_name(folder: Path, capsys: pytest.CaptureFixture[s
     assert main(["optimize", "layered:20@7", "--method", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["graph"] == read_graph(folder / "graph.json").name
     for command in (["optimize", "layered:20x3"], ["convert", "layered:20x3", str(folder / "x.json")]):
-        check_failure(command, 2, "stands for 3 graphs, where one is needed: for example layered:20@0", capsys)
+        check_failure(command, 2, "names 3 graphs, where one is needed: for example layered:20@0", capsys)
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +111,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         out, err = capsys.readouterr()
         assert "graphrl" in out
         assert err == ""
+    assert main(["--help"]) == 0
+    assert re.findall(r"^  ([a-z]+) {2,}[a-z]", capsys.readouterr().out, re.MULTILINE) == [*COMMANDS]
 
 
 def test_help_imports_neither_jax_nor_matplotlib() -> None:
@@ -141,10 +144,10 @@ def test_json_is_not_written_under_the_name_of_another_format(
     model: str, folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (folder / name).write_bytes(b"old")
-    check_failure(["convert", model, str(folder / name)], 2, "must not end in", capsys)
-    check_failure(["optimize", model, "--output", str(folder / name)], 2, "must not end in", capsys)
+    check_failure(["convert", model, str(folder / name)], 2, "must end in .json, not in", capsys)
+    check_failure(["optimize", model, "--output", str(folder / name)], 2, "must end in .json, not in", capsys)
     runs = ["compare", model, "--methods", "list", "--output", str(folder / name)]
-    check_failure(runs, 2, "but in .jsonl", capsys)
+    check_failure(runs, 2, "must end in .jsonl", capsys)
     assert (folder / name).read_bytes() == b"old"
     for free in ("graph", "graph.v2", "graph.txt"):
         assert main(["convert", model, str(folder / free)]) == 0

@@ -44,10 +44,10 @@ OPTION_FAULTS = [
     (["--dim", "batch"], "NAME=SIZE"),
     (["--dim", "batch=8", "--dim", "batch=9"], "'batch' is given twice"),
     (["--dev", "2"], "unrecognized"),
-    (["second.json"], "unrecognized arguments: second.json (graphrl optimize --help"),
-    (["--plott", "x.png"], "is it --plot?"),
+    (["second.json"], "unrecognized arguments: second.json (see graphrl optimize --help"),
+    (["--plott", "x.png"], "did you mean --plot?"),
     (["--devices", "1e30"], "too large"),
-    (["--trace", "x.ONNX.gz"], "--trace x.ONNX.gz is written as JSON: must not end in .onnx, but in .json"),
+    (["--trace", "x.ONNX.gz"], "--trace x.ONNX.gz is written as JSON: must end in .json, not in .onnx"),
     (["--trace", "-"], "/dev/stdout"),
 ]
 
@@ -161,8 +161,8 @@ def test_two_dashes_are_no_value(command: str, capsys: pytest.CaptureFixture[str
     positional = {"convert": ["a", "b"], "bench": [], "compare": ["a", "--methods=list"]}.get(command, ["a"])
     for option in options_of(command, capsys):
         for arguments in ([f"{option}=--", *positional], [*positional, f"{option}=--"]):
-            check_failure([command, *arguments], 2, f"graphrl {command}: error: argument {option}: '--' is no", capsys)
-    check_failure([command, "--", *positional, "--"], 2, "'--' is no argument", capsys)
+            check_failure([command, *arguments], 2, f"graphrl {command}: error: argument {option}: '--' is not", capsys)
+    check_failure([command, "--", *positional, "--"], 2, "'--' is not an argument", capsys)
     check_failure([command, "--none=--", *positional], 2, "unrecognized arguments: --none=--", capsys)
 
 

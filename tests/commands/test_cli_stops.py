@@ -49,7 +49,7 @@ def test_failures_of_the_machine(
     check_failure(["optimize", model], 1, fault, capsys)
 
 
-def test_a_mistake_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Plan:
         raise RuntimeError("a bug")
 
@@ -58,7 +58,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.M
         main(["optimize", model])
 
 
-def test_a_plan_that_cannot_be_written_is_rescued(
+def test_a_plan_that_cannot_be_written_is_saved_elsewhere(
     model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def vanish(*args: Any, **options: Any) -> Plan:
@@ -110,7 +110,7 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_after_ctrl_c_the_exit_code_is_ours() -> None:
+def test_exit_code_after_ctrl_c() -> None:
     """Errors while Python shuts down do not change it: JAX crashes there if it was compiling."""
     code = """
 import atexit, os, signal, sys
@@ -129,7 +129,7 @@ sys.exit(cli.main())
     assert (done.returncode, done.stdout, done.stderr) == (1, "shown\n", "")
 
 
-def test_a_reader_that_leaves_is_no_traceback(model: str) -> None:
+def test_a_closed_output_pipe_gives_no_traceback(model: str) -> None:
     command = [sys.executable, "-m", "graphrl", "optimize", model, "--method", "list", "--json"]
     read, write = os.pipe()
     os.close(read)

@@ -38,11 +38,11 @@ def test_bad_seconds(seconds: Any) -> None:
         Budget()
 
 
-def test_what_is_left_of_a_budget() -> None:
-    assert Budget(10, 5.0).less(4, 2.0) == Budget(6, 3.0)
-    assert Budget(10).less(10, 2.0) is None
-    assert Budget(None, 5.0).less(10**6, 5.0) is None
-    assert Budget(None, 5.0).less(10**6, 1.0) == Budget(None, 4.0)
+def test_remaining_budget() -> None:
+    assert Budget(10, 5.0).minus(4, 2.0) == Budget(6, 3.0)
+    assert Budget(10).minus(10, 2.0) is None
+    assert Budget(None, 5.0).minus(10**6, 5.0) is None
+    assert Budget(None, 5.0).minus(10**6, 1.0) == Budget(None, 4.0)
 
 
 # Arguments of `optimize`
@@ -65,7 +65,7 @@ def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "arguments", "options", "fault"),
     [
-        (TINY, (1,), {}, "no function"),
+        (TINY, (1,), {}, "not a function"),
         (3, (), {}, "must be a graph, a path or a JAX function"),
         ("no/such/file", (), {}, "no/such/file"),
         (TINY, (), {"objective": "speed"}, "objective"),
@@ -90,7 +90,7 @@ def test_results_repeat_by_seed() -> None:
     assert (first.placement, first.order) == (second.placement, second.order)
 
 
-def test_a_plan_over_the_limit_says_so() -> None:
+def test_a_plan_over_the_limit_has_an_excess() -> None:
     plan = graphrl.optimize(TINY, objective="makespan", memory_limit=11, evaluations=100)
     assert plan.excess == 1  # 12 bytes is the optimum
     within = graphrl.optimize(TINY, objective="makespan", memory_limit=12, evaluations=100)
@@ -98,24 +98,24 @@ def test_a_plan_over_the_limit_says_so() -> None:
     assert within.bound == lower_bound(TINY, Problem("makespan", memory_limit=12))
 
 
-def test_progress_tells_what_was_found() -> None:
-    seen: list[tuple[int, float]] = []
+def test_progress_reports_the_best_plan() -> None:
+    reports: list[tuple[int, float]] = []
 
     def progress(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         best = plan()
         best.check(graph)
         assert best.value == pytest.approx(value, rel=1e-5)
         assert seconds >= 0
-        seen.append((evaluations, best.value))
+        reports.append((evaluations, best.value))
 
     graph = tangle(40)
     plan = graphrl.optimize(graph, objective="makespan", devices=2, latency=0.7, seconds=1.5, progress=progress)
     assert plan.gap is not None
     assert plan.gap > 0  # or it would have stopped early
-    assert len(seen) >= 2
-    assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)
-    assert [entry[1] for entry in seen] == sorted((entry[1] for entry in seen), reverse=True)
-    assert seen[-1][1] >= plan.value
+    assert len(reports) >= 2
+    assert [entry[0] for entry in reports] == sorted(entry[0] for entry in reports)
+    assert [entry[1] for entry in reports] == sorted((entry[1] for entry in reports), reverse=True)
+    assert reports[-1][1] >= plan.value
 
 
 # The public names

@@ -100,7 +100,7 @@ def test_pace_is_that_of_work_without_compiling() -> None:
     assert (pace.each("update"), pace.each("validation")) == (3, 30)
 
 
-def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> None:
+def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling() -> None:
     """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
     observer = _Progress(
@@ -119,21 +119,21 @@ def test_the_end_of_a_training_counts_updates_and_looks_and_no_compiling() -> No
     assert shown[-1] == "20 s left"
 
 
-def test_the_end_of_a_search_counts_no_compiling() -> None:
+def test_time_left_of_a_search_counts_no_compiling() -> None:
     time = Time()
     left = TimeLeft(Budget(1000), time.pace())
-    assert left.words(5.0) == "compiling"
+    assert left.text(5.0) == "compiling"
     time.pass_by(60, 50)
     left.update(10)
-    assert left.words(60.0) == "compiling"
+    assert left.text(60.0) == "compiling"
     time.pass_by(10)
     left.update(110)
-    assert left.words(70.0) == "89 s left"
+    assert left.text(70.0) == "89 s left"
     time.pass_by(60, 60)
     left.update(120)
-    assert left.words(130.0) == "88 s left"
-    assert TimeLeft(Budget(None, 10.0), time.pace()).words(4.0) == "6 s left"
-    assert TimeLeft(Budget(1000, 10.0), time.pace()).words(12.0) == "0 s left"
+    assert left.text(130.0) == "88 s left"
+    assert TimeLeft(Budget(None, 10.0), time.pace()).text(4.0) == "6 s left"
+    assert TimeLeft(Budget(1000, 10.0), time.pace()).text(12.0) == "0 s left"
 
 
 def test_the_progress_bar_has_a_clock_of_compiling_where_evaluations_are_limited() -> None:

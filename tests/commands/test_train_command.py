@@ -35,7 +35,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_train_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_prints_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tiny", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"trained: 12 steps in [0-9.]+ m?s\n", out)
@@ -44,7 +44,7 @@ def test_train_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("tiny")
-def test_train_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     options = ["train", "tiny", "--out", str(out), "--seed", "3", "--resume", "--json", *sets("training.steps=4")]
     assert main(options) == 0
@@ -75,7 +75,7 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     old.mkdir(parents=True)
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
     agents = "egrl, gdp, go, regal, regal-hint, topoformer, tiny"
-    for arguments, code, says in (
+    for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
         (("train", "tiny", "--config", str(tmp_path / "no.toml")), 1, "no.toml"),
@@ -85,31 +85,31 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (("evaluate", str(tmp_path)), 1, "no checkpoint"),
         (("evaluate", str(old.parent)), 1, "must be graphrl-checkpoint version 1"),
     ):
-        ended, err = fault(capsys, *arguments)
-        assert (ended, says in err) == (code, True), err
+        actual, err = fault(capsys, *arguments)
+        assert (actual, text in err) == (code, True), err
 
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
-    ("stored", "code", "says"),
+    ("stored", "code", "text"),
     [
-        ("", 1, "holds no settings of a run"),
-        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "holds no settings of a run"),
+        ("", 1, "has no settings of a run"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "tiny"}', 1, "has no settings of a run"),
         ('{"format": "graphrl-training", "version": 2, "agent": "tiny", "config": {}}', 1, "must be graphrl-training"),
-        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "holds a run of 'regal'"),
+        ('{"format": "graphrl-training", "version": 1, "agent": "regal", "config": {}}', 2, "has a run of 'regal'"),
     ],
 )
 def test_a_run_without_its_settings_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: str, code: int, text: str
 ) -> None:
     (tmp_path / "run.json").write_text(stored)
-    ended, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
-    assert (ended, says in err) == (code, True)
+    actual, err = fault(capsys, "train", "tiny", "--out", str(tmp_path), "--resume")
+    assert (actual, text in err) == (code, True)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 @pytest.mark.usefixtures("tiny")
-def test_evaluate_takes_all_from_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_uses_the_settings_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
     main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
     capsys.readouterr()
@@ -141,11 +141,11 @@ def test_evaluate_calls_the_agent_by_its_name(
     assert {row.method for row in read_rows(rows)} == {full, "list", "played"}
 
 
-def test_help_of_evaluate_says_what_is_spent_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_evaluate_names_the_default_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     spent = RegalConfig().evaluations, TopoformerConfig().evaluations, EgrlConfig().evaluations
-    assert "of REGAL {:,}, of Topoformer {:,}, of EGRL {:,})".format(*spent) in text
+    assert "{:,} for REGAL, {:,} for Topoformer, {:,} for EGRL)".format(*spent) in text
 
 
 @pytest.mark.usefixtures("tiny")
@@ -173,10 +173,10 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_regal_begins_with_the_policy_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regal_starts_from_the_policy_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, then = tmp_path / "first", tmp_path / "then"
     assert main(["train", "regal", "--out", str(first), *sets(*REGAL, "training.steps=1")]) == 0
-    start = f"agent.start={first}"
+    start = f"agent.init_checkpoint={first}"
     assert main(["train", "regal", "--out", str(then), "--seed", "1", *sets(*REGAL, start, "training.steps=1")]) == 0
     begun = read(then / "step-00000000").state["params"]["policy"]
     jax.tree.map(np.testing.assert_array_equal, begun, read(first).state["params"]["policy"])

@@ -19,7 +19,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
-from graphrl.process import maps_run_short
+from graphrl.process import near_mmap_limit
 from graphrl.progress import compile_clock
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.rules.simple import solve_given
@@ -147,13 +147,13 @@ def test_compiling_is_seen() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_programs_are_dropped_where_maps_run_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert maps_run_short(share=1e-6)
-    assert not maps_run_short(share=1.0)
+def test_programs_are_dropped_near_the_limit_of_memory_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert near_mmap_limit(share=1e-6)
+    assert not near_mmap_limit(share=1.0)
     dropped: list[bool] = []
     monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(True))
     (run,) = runs_of("list", graphs=(diamond(),))
-    for is_short in (False, True):
-        monkeypatch.setattr(runs, "maps_run_short", lambda is_short=is_short: is_short)
+    for is_near in (False, True):
+        monkeypatch.setattr(runs, "near_mmap_limit", lambda is_near=is_near: is_near)
         assert Executor().execute(run).value is not None
-        assert bool(dropped) == is_short
+        assert bool(dropped) == is_near

@@ -47,7 +47,7 @@ def check_that_only_diamonds_died(comparison: Comparison, runs: Sequence[Run], f
     """List scheduling of the diamond has failed; all other rows equal those of one process."""
     for row, other in zip(comparison.rows, compare(runs).rows, strict=True):
         if row.graph == "diamond" and row.method == "list":
-            assert (row.error or "").startswith(f"the process that ran it died{fault}")
+            assert (row.error or "").startswith(f"the worker process died{fault}")
         else:
             assert without_times(row) == without_times(other)
 
@@ -113,7 +113,7 @@ def test_a_local_cluster_that_does_not_start_leaves_nothing(
 
 
 @pytest.mark.skipif(count_cores() < 2, reason="one core")
-def test_a_program_without_the_guard_is_told_so(tmp_path: Path) -> None:
+def test_a_program_without_the_guard_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from comparison_runs import runs_of\n"
@@ -227,7 +227,7 @@ def test_a_scheduler_that_is_lost_ends_the_comparison(
     with started_scheduler(tmp_path) as (address, process), workers(tmp_path, address, "--no-nanny"):
         killer = threading.Timer(1.0, process.send_signal, [end])
         killer.start()
-        with pytest.raises(GraphrlError, match=f"^the cluster at {address} has gone: "):
+        with pytest.raises(GraphrlError, match=f"^the cluster at {address} is lost: "):
             rows.extend(execute_all(runs_of("list", seeds=2), cluster=address, prepare=sleep_a_minute))
         killer.join()
         assert process.wait(10) is not None

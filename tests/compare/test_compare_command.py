@@ -53,7 +53,7 @@ def test_json_and_files(model: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert again["methods"] == data["methods"]
 
 
-def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--objective", "makespan", "--devices", "2", "--transfer", "free", "--seconds", "1"]
     assert main(["compare", model, "--methods", "list, given", *options, "--seeds", "4,", "--no-warm-up"]) == 0
     out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "seed 4: 5.00 s in" in err
 
 
-def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--objective", "makespan", "--memory-limit", "1", "--evaluations", "5"]
     assert main(["compare", model, "--methods", "list,given", *options]) == 1
     out, err = capsys.readouterr()
@@ -79,7 +79,7 @@ def test_failures_are_told(model: str, capsys: pytest.CaptureFixture[str]) -> No
         (["{model}", "--methods", "magic"], 2, "unknown method 'magic'"),
         (["{model}", "--methods", "list", "--seeds", "0"], 2, "0 seeds: must be from 1"),
         (["{model}", "--methods", "list", "--seeds", ","], 2, "names no seed"),
-        (["layered:20x0", "--methods", "list"], 2, "a set of no graphs"),
+        (["layered:20x0", "--methods", "list"], 2, "an empty set"),
         (["{model}", "--methods", "list", "--seeds", "1,-2"], 2, "seed is -2"),
         (["{model}", "--methods", "list", "--processes", "99999"], 2, "processes is 99999"),
         (["{model}", "--methods", "list", "--baseline", "given"], 2, "baseline is 'given'"),
@@ -134,7 +134,7 @@ def test_ctrl_c_shows_what_is_done(tmp_path: Path, processes: int) -> None:
     assert data["interrupted"] is True
     assert 3 <= data["done"] < 2000
     assert len(read_rows(path)) - data["done"] in (0, 1)  # the signal may arrive between two steps
-    assert err.splitlines()[-1] == f"graphrl: interrupted: {data['done']} of 2000 runs are done"
+    assert err.splitlines()[-1] == f"graphrl: interrupted: {data['done']} of 2000 runs done"
     assert all(line[0].isdigit() for line in err.splitlines()[:-1])  # no tracebacks
 
 

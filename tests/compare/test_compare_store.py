@@ -34,7 +34,7 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     assert len(read_rows(path)) == 9
 
 
-def test_failures_are_run_again_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_run_again_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs.jsonl"
     with monkeypatch.context() as patch:
         replace_solver(patch, lambda *_: 1 / 0)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_every_cut_of_the_last_line_is_tolerated(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("hello", "line 1: it is no JSON"),
-        ('{"format": "graphrl-plan", "version": 1}', "line 1: it is no run"),
+        ('{"format": "graphrl-plan", "version": 1}', "line 1: not a run"),
         ('{"format": "graphrl-run", "version": 7}\n', "version is 7"),
         ('{"format": "graphrl-run", "version": 1}\n', "missing"),
         ('{"format": "graphrl-ru\n{}\n', "line 1: it is no JSON"),
@@ -82,7 +82,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     with open_store(path, RUNS), pytest.raises(GraphrlError, match="another comparison"):
         compare(runs_of("given"), path)
-    with pytest.raises(GraphrlError, match="plain file"):
+    with pytest.raises(GraphrlError, match="regular file"):
         compare(runs_of("given"), tmp_path)
 
 
@@ -116,7 +116,7 @@ compare(runs_of("given", "list", seeds=20), sys.argv[1])
 """
 
 
-def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
+def test_a_killed_comparison_continues(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(path)], env=environment())
     try:

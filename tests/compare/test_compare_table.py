@@ -99,7 +99,7 @@ def test_improvements() -> None:
     assert improvements(ROWS, "a", "nobody") == []
 
 
-def test_contradictions_are_told() -> None:
+def test_contradictions_are_noted() -> None:
     rows = [row("g", "a", 10), row("g", "b", 12, bound=11)]
     assert contradictions(rows) == [("g", MEMORY)]
     assert contradictions(ROWS) == []
@@ -110,7 +110,7 @@ def test_contradictions_are_told() -> None:
 
 def test_notes_on_compiling_and_machines() -> None:
     (summary, _) = summarise(ROWS)
-    assert notes(ROWS, [summary]) == ["a: 12% of its seconds went into compiling"]
+    assert notes(ROWS, [summary]) == ["a: 12% of its time was compilation"]
     other = read_again({**ROWS[2].to_dict(), "machine": "slide rule"})
     assert "abacus, 1 cores; slide rule, 1 cores" in notes([*ROWS, other], [])[0]
 
@@ -139,7 +139,7 @@ def test_intervals_are_those_of_students_t_however_many_values_there_are(count: 
     assert (interval.mean - interval.half, interval.mean + interval.half) == pytest.approx((low, high))
 
 
-def test_of_one_value_and_of_none() -> None:
+def test_estimates_of_one_value_and_of_no_value() -> None:
     assert estimate([0.5]) == (0.5, None)
     assert math.isnan(estimate([]).mean)
     assert estimate([0.01, 0.03]).percent(True) == "+2.00% ± 12.71"

@@ -143,7 +143,7 @@ FORK = ComputationGraph(
 )
 
 
-def test_who_runs_first_runs_beside_both() -> None:
+def test_either_first_op_runs_while_both_tensors_are_live() -> None:
     least, orders = least_peak(FORK)
     assert least == 50
     assert lower_bound(FORK, Problem()) == 48  # by cuts alone

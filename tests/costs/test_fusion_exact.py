@@ -193,7 +193,7 @@ def test_wrong_priorities_are_refused(priorities: np.ndarray, message: str) -> N
 
 
 def test_an_inlining_that_is_not_legal_or_too_large_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"^op 'a' of type 'dot_general' is inlined: it may not be$"):
+    with pytest.raises(PlanError, match=r"^op 'a' of type 'dot_general' cannot be inlined$"):
         fusion_of(fusion_problem(diamond(), CHIP), np.array([True, False, False, False]))
     problem = fusion_problem(chain_graph("mul " * 66), CHIP)
     with pytest.raises(PlanError, match=r"^the kernel of op '65' has 66 ops: must be at most 64$"):

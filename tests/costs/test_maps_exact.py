@@ -102,7 +102,7 @@ def test_a_wrong_order_is_refused(order: list[int], fault: str) -> None:
 
 def test_wrong_memories_are_refused() -> None:
     problem = map_problem(WORKED_GRAPH, WORKED_CHIP)
-    with pytest.raises(PlanError, match="weights asks for memory 2: chip 'worked' has 0 to 1"):
+    with pytest.raises(PlanError, match="weights requests memory 2: chip 'worked' has 0 to 1"):
         exact.evaluate(problem, [0, 2], [0, 0])
     with pytest.raises(PlanError, match="must be 2 integers"):
         exact.evaluate(problem, [0, 1], [0])
@@ -110,7 +110,7 @@ def test_wrong_memories_are_refused() -> None:
 
 def test_a_chip_without_room_for_everything_is_refused() -> None:
     chip = MemoryChip("full", 1.0, (ChipMemory("only", 11, 1, 1),), page=1)
-    with pytest.raises(ProblemError, match="memory 'only' has 11 B, and graph 'worked' needs 12 B at once"):
+    with pytest.raises(ProblemError, match="memory 'only' has 11 B, and graph 'worked' needs 12 B at its peak"):
         map_problem(WORKED_GRAPH, chip)
 
 

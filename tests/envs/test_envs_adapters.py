@@ -71,7 +71,7 @@ def test_a_library_that_is_not_installed_is_named(name: str, monkeypatch: pytest
     for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)  # another test may have imported it
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(GraphrlError, match=rf"no {name}.* here: this adapter needs it \(pip install {name}"):
+    with pytest.raises(GraphrlError, match=rf"{name}.* is not installed: this adapter needs it \(pip install {name}"):
         getattr(adapters, f"to_{name}")(Walk(), LINE)
 
 
@@ -245,7 +245,7 @@ def test_gymnasium_needs_a_reset_before_the_first_step_and_after_an_end() -> Non
     gymnasium = pytest.importorskip("gymnasium")
     env = adapters.to_gymnasium(Walk(limit=2), LINE)
     for _ in range(2):
-        with pytest.raises(gymnasium.error.ResetNeeded, match=r"^no episode is under way: call reset first"):
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"^no episode has started: call reset first"):
             env.step(0)
         env.reset(seed=0)
         assert not env.step(0)[3]

@@ -19,7 +19,7 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import DEVICE_TIMES, OP_TIMES, Played, played_on_host
+from graphrl.envs.compile.features import DEVICE_TIMES, OP_TIMES, PlanFeatures, schedule_features_on_host
 from graphrl.envs.compile.generator import Choices, CompileParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
@@ -27,7 +27,7 @@ from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.rules.list_scheduling import quick_schedule
-from graphrl.solvers.sending.plans import with_sends
+from graphrl.solvers.transfer_rules.plans import with_transfers
 
 GRAPH = regal_like(3, num_ops=20)
 WIDER = common_sizes([regal_like(3, num_ops=44)])
@@ -213,31 +213,31 @@ def step(sends: Any) -> Any:
     """Observation of the schedule, and the reward."""
     env = graphrl.make("Compile-v0", sends=sends)
 
-    def observed(params: CompileParams, action: dict[str, jax.Array]) -> tuple[Played, jax.Array]:
+    def observed(params: CompileParams, action: dict[str, jax.Array]) -> tuple[PlanFeatures, jax.Array]:
         state = env.reset(KEY, params)[0]
         timestep = env.step(KEY, state, action, params)[1]
-        return timestep.observation.played, timestep.reward
+        return timestep.observation.plan_features, timestep.reward
 
     return jax.jit(observed)
 
 
-def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choices) -> tuple[Played, float]:
+def expected(graph: ComputationGraph, transfer: Any, sends: str, choices: Choices) -> tuple[PlanFeatures, float]:
     """Observation of the exact twin's schedule by the host code, and the reward."""
     problem, n = problem_of(transfer, sends), len(graph.ops)
     placement, keys = np.asarray(choices.placement, np.int64), keys_of(graph, choices.priority)
     if sends == "rule":
         alone = order_of(graph, dataclasses.replace(problem, devices=1), np.zeros(n, np.int64), keys)
-        order = with_sends(graph, problem, placement, alone)
+        order = with_transfers(graph, problem, placement, alone)
     else:
         order = order_of(graph, problem, placement, keys)
     ran, (end, place), costs = order < n, np.empty((2, n)), exact.evaluate(graph, problem, placement, order)
     end[order[ran]] = costs.end[ran]
     place[order[ran]] = np.arange(n)
-    played = played_on_host(graph, placement, place.astype(np.int64), end, problem.devices, n)
+    played = schedule_features_on_host(graph, placement, place.astype(np.int64), end, problem.devices, n)
     return played, -((costs.makespan / BASELINE) ** 0.5)
 
 
-def check(played: Played, right: Played) -> None:
+def check(played: PlanFeatures, right: PlanFeatures) -> None:
     """The rows of ops are equal."""
     for one, other in zip(played, right, strict=True):
         np.testing.assert_allclose(np.asarray(one)[: len(right.ops)], other, atol=2e-4)
@@ -269,9 +269,9 @@ def test_padding_changes_nothing_and_mapped_it_is_a_loop(transfer: Any, sends: A
     n = len(PLAYED.ops)
     for i, one in enumerate(each):
         check(one, expected(PLAYED, transfer, sends, choices[i])[0])
-        for name in Played._fields:
+        for name in PlanFeatures._fields:
             np.testing.assert_allclose(getattr(mapped, name)[i], getattr(one, name), atol=1e-6)
-    for name in Played._fields:
+    for name in PlanFeatures._fields:
         np.testing.assert_allclose(getattr(wide, name)[:n], getattr(each[0], name)[:n], atol=1e-6)
     assert each[0].ops.shape == (SIZES.ops, OP_TIMES)
     assert each[0].devices.shape == (SIZES.ops, devices_of(transfer, sends), DEVICE_TIMES)
@@ -284,8 +284,8 @@ def test_before_anything_is_chosen_nothing_was_played() -> None:
         env.reset(KEY, instance(PLAYED, problem_of("link"), levels=LEVELS, baseline=1.0, start=one))[1].observation
         for one in (None, start)
     )
-    assert not any(np.asarray(of).any() for of in nothing.played)
-    check(begun.played, expected(PLAYED, "link", "urgent", start)[0])
+    assert not any(np.asarray(of).any() for of in nothing.plan_features)
+    check(begun.plan_features, expected(PLAYED, "link", "urgent", start)[0])
 
 
 def test_of_kernels_it_is_known_what_their_roots_did() -> None:
@@ -298,7 +298,7 @@ def test_of_kernels_it_is_known_what_their_roots_did() -> None:
 
     def ends(level: int) -> np.ndarray:
         action = {"placement": zero, "priority": zero, "fusion": zero + level}
-        return np.asarray(env.step(KEY, state, action, params)[1].observation.played.ops)[:3, 1]
+        return np.asarray(env.step(KEY, state, action, params)[1].observation.plan_features.ops)[:3, 1]
 
     np.testing.assert_allclose(ends(0), [1 / 3, 2 / 3, 1], atol=1e-6)
     np.testing.assert_allclose(ends(1), [0, 0, 1], atol=1e-6)

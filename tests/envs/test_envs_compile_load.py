@@ -18,7 +18,7 @@ import graphrl
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import CPU, Pipeline, Problem
 from graphrl.envs.compile.env import CompileEnv
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import CompileParams, instance, instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
@@ -101,7 +101,7 @@ def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
     before = costs_of(graph, problem, placement.tolist())
     if (largest := max(before.loads)) == 0:
         return
-    played: Played = step()(rows(placement), params_of(graph, problem, baseline=10.0)).observation.played
+    played: PlanFeatures = step()(rows(placement), params_of(graph, problem, baseline=10.0)).observation.plan_features
     ops, pairs, kinds = np.asarray(played.ops), np.asarray(played.devices), Pipeline.of(graph, problem).kinds
     assert not ops[12:].any()
     assert not pairs[12:].any()
@@ -145,11 +145,11 @@ def test_the_default_baseline_is_a_quick_rule() -> None:
     [
         (
             lambda: CompileEnv().reset(KEY, params_of(graph_of(0), problem_of(0))),
-            "the task 'priority' needs instances whose objective an order decides",
+            "the task 'priority' needs an objective that depends on the order",
         ),
         (
             lambda: instance(FUSION.graph, Problem("max_load", 2), fusion=FUSION),
-            "fusion goes with the objective makespan",
+            "fusion needs the objective makespan",
         ),
         (
             lambda: instances([graph_of(0)] * 2, [problem_of(0), Problem("makespan", 2)], TO),

@@ -50,7 +50,7 @@ def test_an_action_says_the_distribution_of_every_gene(name: codings.CodingName)
     coding = codings.coding(name)
     spec = coding.action_spec(12, 2)
     action = specs.sample(spec, KEY)
-    table = codings.chosen(codings.gene_choices(action, coding, SIZES, 2)[:, None], coding)
+    table = codings.to_beta_table(codings.gene_choices(action, coding, SIZES, 2)[:, None], coding)
     choice = np.asarray(table.choice)[:, 0]
     assert choice.shape == (3 * 12 + 2 * 12,)
     assert np.all(choice[36:] == UNIFORM)
@@ -120,7 +120,7 @@ def test_many_at_once_are_a_loop_over_one_and_what_run_batch_finds() -> None:
         np.testing.assert_array_equal(alone.info["objective"], timesteps.info["objective"][g, a])
         np.testing.assert_allclose(alone.reward, timesteps.reward[g, a], rtol=1e-6)
     choice = jax.vmap(lambda action: codings.gene_choices(action, environment.distributions, SIZES, 2))(by_graph[:, 0])
-    table = codings.chosen(choice.T, environment.distributions)
+    table = codings.to_beta_table(choice.T, environment.distributions)
     values = run_batch(keys, batch().graph, MAKESPAN, SMALL, 45, table)[1]
     np.testing.assert_array_equal(values * batch().graph.second_unit, timesteps.info["objective"][:, 0])
 

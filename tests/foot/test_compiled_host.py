@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from processes import environment
 
 from graphrl import compiled
-from graphrl.compiled import beside
+from graphrl.compiled import background_compile
 from graphrl.compiled.structures import rows_by, set_rows
 from graphrl.process import count_cores
 
@@ -41,7 +41,7 @@ def test_compiling_is_announced_once_in_one_line(cache: Path, capsys: pytest.Cap
     assert compiled.folder(twice).is_relative_to(cache / "graphrl" / "numba")
 
 
-def test_what_was_not_compiled_to_the_end_is_announced_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_compilations_are_announced_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), compiled.announced(twice, "a search"):
         raise KeyboardInterrupt
     with compiled.announced(twice, "a search"):
@@ -53,7 +53,7 @@ def test_a_function_is_kept_on_disk(cache: Path) -> None:
     assert list(compiled.folder(twice).rglob("*.nbi"))
 
 
-def test_what_is_compiled_depends_on_constants_of_other_folders(
+def test_compiled_functions_depend_on_constants_of_other_folders(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
@@ -71,7 +71,7 @@ def test_what_is_compiled_depends_on_constants_of_other_folders(
     assert folders[0] == folders[2] != folders[1]
 
 
-def test_folders_of_other_sources_go_once_they_are_not_used(cache: Path) -> None:
+def test_unused_folders_of_other_sources_are_removed(cache: Path) -> None:
     here = compiled.folder(twice)
     old, young, others = (here.parent / name for name in ("0" * 16, "1" * 16, "not-ours"))
     for place, days in ((old, 31), (young, 29), (others, 31)):
@@ -94,7 +94,7 @@ def test_a_cache_that_cannot_be_written_costs_the_compilation_alone(
     assert not list(Path(__file__).resolve().parents[1].rglob("*.nbi"))
 
 
-def test_another_numba_compiles_parts_by_itself(tmp_path: Path) -> None:
+def test_other_versions_of_numba_compile_parts_alone(tmp_path: Path) -> None:
     (tmp_path / "search.py").write_text("""
 import numba
 numba.__version__ = "99.1.0"  # whose internals may be others
@@ -112,20 +112,20 @@ assert fourfold(3) == 12
     subprocess.run([sys.executable, "search.py"], cwd=tmp_path, env=own, check=True, timeout=300)
 
 
-@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled beside")
-def test_list_schedules_are_compiled_by_another_process_and_scipy_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.skipif(count_cores() < 2, reason="with one core nothing is compiled in the background")
+def test_list_schedules_are_compiled_by_another_process_without_scipy(tmp_path: Path) -> None:
     code = """
 import sys
 import numba
 import numpy as np
 from graphrl.compiled import ready
 from graphrl.solvers.rules import plan_builder as build
-with build.prepared_beside():
+with build.prepared_in_background():
     while not ready(build.build, build.NAME).exists():
         pass
 build.prepare()
 assert build.build.stats.cache_hits and not build.build.stats.cache_misses
-with build.prepared_beside():  # nothing is left to do
+with build.prepared_in_background():  # nothing is left to do
     pass
 assert "scipy.linalg" not in sys.modules
 assert numba.njit(lambda x, y: np.dot(x, y))(np.ones(3), np.ones(3)) == 3  # needs it
@@ -139,14 +139,14 @@ def do_nothing() -> None:
     """Does nothing; another process cannot import its module."""
 
 
-def test_where_the_other_process_fails_this_one_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_process_compiles_if_the_other_one_fails(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(cache / "none"))
-        with beside(twice, "a search", do_nothing):
+        with background_compile(twice, "a search", do_nothing):
             pass
-    with beside(twice, "a search", do_nothing):
+    with background_compile(twice, "a search", do_nothing):
         pass
-    with pytest.raises(ZeroDivisionError), beside(twice, "a search", do_nothing):
+    with pytest.raises(ZeroDivisionError), background_compile(twice, "a search", do_nothing):
         raise ZeroDivisionError
 
 
@@ -161,7 +161,7 @@ def test_rows_hold_the_values_of_each_key_in_the_given_order(keys: list[int]) ->
         assert rows[begins[key] : begins[key + 1]].tolist() == expected
 
 
-def test_groups_of_rows_stand_behind_one_another() -> None:
+def test_groups_of_rows_follow_each_other() -> None:
     records = np.zeros(3, [("first", np.int64), ("second", np.int64)])  # of two keys, and the end of the last rows
     rows = set_rows(
         (records, "first", np.array([1, 0, 1]), np.array([7, 8, 9])), (records, "second", np.array([1]), np.array([5]))

@@ -10,7 +10,7 @@ import pytest
 import graphrl
 from graphrl.agents import find_agent
 from graphrl.cli import COMMANDS, main
-from graphrl.errors import MAX_REPEATED, GraphrlError, clipped, near, nearest, shortened
+from graphrl.errors import MAX_REPEATED, GraphrlError, clipped, nearest, shortened, suggest
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.roofline import find_chip
 from graphrl.methods import find_map_solver, find_solver
@@ -61,12 +61,12 @@ def test_values_are_shortened_and_words_are_not(message: str, short: bool) -> No
 
 
 @pytest.mark.parametrize("value", ["\\'", '\\"', "('", "([", ")"])
-def test_long_messages_are_shortened_soon(value: str) -> None:
+def test_long_messages_are_shortened_quickly(value: str) -> None:
     """Takes time linear in the length, not quadratic: hours for these."""
     assert len(shortened(value * 500_000)) < 500
 
 
-def test_what_is_clipped_begins_and_ends_as_before() -> None:
+def test_clipped_text_keeps_its_start_and_end() -> None:
     assert clipped("x" * MAX_REPEATED) == "x" * MAX_REPEATED
     assert clipped(WORDS).startswith("w0 w1 w2")
     assert clipped(WORDS).endswith("w998 w999")
@@ -75,8 +75,8 @@ def test_what_is_clipped_begins_and_ends_as_before() -> None:
 
 def test_the_nearest_names() -> None:
     names = [f"name-{letter}" for letter in "abcdefgh"]
-    assert near("x", names) == f"known are {', '.join(names)}"
-    assert near("Other", [*names, "another"]).startswith("the nearest of 9 known are another, ")
+    assert suggest("x", names) == f"known are {', '.join(names)}"
+    assert suggest("Other", [*names, "another"]).startswith("the nearest of 9 known are another, ")
     assert nearest("h100", ["v100", "p100", "h200", "h100-sxm"])[0] == "h100-sxm"
 
 

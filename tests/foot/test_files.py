@@ -100,10 +100,10 @@ def test_what_is_open_is_written_at_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [None, 3, b"plan.json"])
 def test_paths_of_other_types_are_refused(path: Any) -> None:
-    says = f"a path is of type {type(path).__name__}: must be text"
-    with pytest.raises(GraphrlError, match=says):
+    fault = f"a path is of type {type(path).__name__}: must be text"
+    with pytest.raises(GraphrlError, match=fault):
         files.write_atomically(path, _write())
-    with pytest.raises(GraphrlError, match=says), files.content(path):
+    with pytest.raises(GraphrlError, match=fault), files.content(path):
         pass
 
 
@@ -117,7 +117,7 @@ def test_write_protected_files_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "fault"),
     [
         ("", "it is a directory"),
         ("missing/plan.json", "there is no folder"),
@@ -126,18 +126,18 @@ def test_write_protected_files_are_refused(tmp_path: Path, monkeypatch: pytest.M
         ("nu\0ll", "null"),
     ],
 )
-def test_what_cannot_be_written_is_one_line(tmp_path: Path, name: str, says: str) -> None:
+def test_write_errors_are_one_line(tmp_path: Path, name: str, fault: str) -> None:
     (tmp_path / "file").write_text("old")
     with pytest.raises(GraphrlError) as caught:
         files.write_atomically(os.path.join(tmp_path, name), _write())
     message = str(caught.value)
     assert message.startswith("cannot write ")
-    assert says in message
+    assert fault in message
     assert message.isprintable()
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_content_undoes_gzip_by_content(tmp_path: Path) -> None:
+def test_content_unpacks_gzip(tmp_path: Path) -> None:
     path = tmp_path / "graph"
     for data in (b"plain", gzip.compress(b"plain")):
         path.write_bytes(data)
@@ -154,6 +154,6 @@ def test_errors_inside_a_with_are_not_taken_for_reading_errors(tmp_path: Path) -
 
 
 def test_paths_are_shown_on_one_line() -> None:
-    assert files.shown("a b/c.json") == "a b/c.json"
-    assert files.shown(Path("a\nb")) == r"'a\nb'"
-    assert files.shown("\udcff").isprintable()
+    assert files.quote_path("a b/c.json") == "a b/c.json"
+    assert files.quote_path(Path("a\nb")) == r"'a\nb'"
+    assert files.quote_path("\udcff").isprintable()

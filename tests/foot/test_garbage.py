@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphrl
-from graphrl.process import uncollected
+from graphrl.process import pause_gc
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +19,16 @@ def collecting() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_is_off_within_and_then_as_it_was_also_after_a_fault() -> None:
-    with uncollected(), uncollected():
+def test_it_is_off_within_and_restored_also_after_an_error() -> None:
+    with pause_gc(), pause_gc():
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
-    with uncollected():
+    with pause_gc():
         pass
     assert not gc.isenabled()
     gc.enable()
-    with pytest.raises(KeyboardInterrupt), uncollected():
+    with pytest.raises(KeyboardInterrupt), pause_gc():
         raise KeyboardInterrupt
     assert gc.isenabled()
 
@@ -37,12 +37,12 @@ def test_it_is_off_until_the_last_thread_leaves() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with uncollected():
+        with pause_gc():
             entered.set()
             leave.wait(60)
 
     thread = threading.Thread(target=other)
-    with uncollected():
+    with pause_gc():
         thread.start()
         assert entered.wait(60)
     assert not gc.isenabled()
@@ -52,12 +52,12 @@ def test_it_is_off_until_the_last_thread_leaves() -> None:
 
 
 def test_a_checkpointed_function_is_traced_and_planned_without_it() -> None:
-    seen = []
+    states = []
 
     def loss(x: jax.Array) -> jax.Array:
-        seen.append(gc.isenabled())
+        states.append(gc.isenabled())
         return jnp.sin(jnp.sin(x)).sum()
 
     jax.grad(graphrl.checkpoint(loss, slowdown=0.5, seconds=0.1, cache=False))(jnp.ones(4))
-    assert seen == [False]
+    assert states == [False]
     assert gc.isenabled()

@@ -14,7 +14,7 @@ import pytest
 from tiny_agent import train_tiny
 from training_processes import ENVIRONMENT, assert_same, final_state, start_together
 
-from graphrl.signals import stop_signals
+from graphrl.signals import stop_on_signals
 from graphrl.training.checkpoints import Checkpoints, read_info
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/stopped_training.py")
@@ -81,15 +81,15 @@ pytestmark = pytest.mark.usefixtures("ctrl_c")
     ],
     ids=["busy", "twice", "in a finalizer"],
 )
-def test_a_command_says_at_once_that_it_will_stop(program: str, signals: list[signal.Signals]) -> None:
+def test_a_command_announces_promptly_that_it_will_stop(program: str, signals: list[signal.Signals]) -> None:
     code, lines = lines_of(["-c", program], "busy", *signals, pause=0.05)
-    assert lines == ["busy", "graphrl: stopping after this step; again: now", "interrupted"]
+    assert lines == ["busy", "graphrl: stopping after this step; press Ctrl-C again to stop now", "interrupted"]
     assert code == 1
 
 
-def test_a_second_signal_ends_a_command_at_once() -> None:
+def test_a_second_signal_ends_a_command_immediately() -> None:
     code, lines = lines_of(["-c", BUSY], "busy", signal.SIGINT, signal.SIGTERM, pause=0.6)
-    assert (code, lines[2:]) == (1, ["graphrl: ended at once"])
+    assert (code, lines[2:]) == (1, ["graphrl: ended immediately"])
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
@@ -97,13 +97,16 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     assert lines_of(["-c", ignoring], "busy", signal.SIGINT) == (0, ["busy", "result"])
 
 
-def test_training_says_at_once_that_it_will_stop_after_compiling(tmp_path: Path) -> None:
+def test_training_announces_promptly_that_it_will_stop(tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     code, lines = lines_of(train("update", run), "compiling", signal.SIGINT)
-    said = lines[lines.index("compiling") :]
-    assert said[1:3] == ["graphrl: stopping after this compilation and this update; again: now", "compiled"]
-    assert said[-1] == (
-        f"graphrl: stopped at step 1, with a checkpoint: go on with graphrl train tiny --out {run} --resume"
+    answer = lines[lines.index("compiling") :]
+    assert answer[1:3] == [
+        "graphrl: stopping after this compilation and this update; press Ctrl-C again to stop now",
+        "compiled",
+    ]
+    assert answer[-1] == (
+        f"graphrl: stopped at step 1, checkpoint saved; resume with: graphrl train tiny --out {run} --resume"
     )
     assert code == 1
     for folder in (run, whole):
@@ -111,10 +114,10 @@ def test_training_says_at_once_that_it_will_stop_after_compiling(tmp_path: Path)
     assert_same(final_state(run), final_state(whole))
 
 
-def test_a_second_signal_ends_training_at_once_with_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_second_signal_ends_training_with_the_last_checkpoint(tmp_path: Path) -> None:
     code, lines = lines_of(train("update", tmp_path), "compiling", signal.SIGTERM, signal.SIGINT, pause=0.6)
     last = tmp_path / "step-00000000"
-    assert lines[-1] == f"graphrl: ended at once: the last checkpoint is {last}: --resume goes on from it"
+    assert lines[-1] == f"graphrl: ended immediately: the last checkpoint is {last}: --resume continues from it"
     assert (code, "compiled" in lines) == (1, False)
     assert Checkpoints(tmp_path, 1).latest() == last
     assert read_info(last).step == 0
@@ -124,11 +127,11 @@ def test_a_second_signal_ends_training_at_once_with_the_last_checkpoint(tmp_path
 def test_a_signal_before_the_first_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     code, lines = lines_of(train("evaluate", run), "compiling", signal.SIGTERM)
-    said = lines[lines.index("compiling") :]
-    assert said[1].startswith("graphrl: stopping after this compilation and this validation; again")
-    assert said[2:] == [
+    answer = lines[lines.index("compiling") :]
+    assert answer[1].startswith("graphrl: stopping after this compilation and this validation; press Ctrl-C again")
+    assert answer[2:] == [
         "compiled",
-        "graphrl: interrupted before the first checkpoint, and before any training: there is nothing to go on with",
+        "graphrl: interrupted before the first checkpoint: nothing to resume",
     ]
     assert (code, run.exists()) == (1, False)
 
@@ -137,7 +140,9 @@ def test_a_signal_while_it_updates_is_answered(tmp_path: Path) -> None:
     rarely = ("training.steps=100000", "training.checkpoint_every=100000", "training.validate_every=90000")
     code, lines = lines_of(train("update", tmp_path, *rarely), "compiled", signal.SIGTERM)
     stopping = next(number for number, line in enumerate(lines) if line.startswith("graphrl: stopping after"))
-    assert re.fullmatch(r"graphrl: stopping after .*(this update|this checkpoint); again: now", lines[stopping])
+    assert re.fullmatch(
+        r"graphrl: stopping after .*(this update|this checkpoint); press Ctrl-C again to stop now", lines[stopping]
+    )
     assert "stopped at step" in lines[-1]
     assert (code, len(lines) - stopping < 20) == (1, True)
 
@@ -164,7 +169,7 @@ def test_one_of_several_processes_is_answered_before_it_trains(tmp_path: Path) -
 
 def test_a_program_keeps_its_handlers() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with stop_signals() as stop:
+    with stop_on_signals() as stop:
         assert not stop()
         signal.raise_signal(signal.SIGTERM)
         assert stop()
@@ -174,7 +179,7 @@ def test_a_program_keeps_its_handlers() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_training_in_a_thread_is_never_asked_to_stop(tmp_path: Path) -> None:
+def test_training_in_a_thread_is_never_stopped(tmp_path: Path) -> None:
     reached = []
     thread = threading.Thread(target=lambda: reached.append(train_tiny(tmp_path, "training.steps=2").outcome.step))
     thread.start()

@@ -17,7 +17,7 @@ from graphrl.optimize import optimize
 from graphrl.plan.format import read_plan
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.training.config import Schedule, updated
-from graphrl.units import whole_number
+from graphrl.units import parse_integer
 
 # as it is written, and its value
 WHOLE = {
@@ -173,9 +173,9 @@ NO_OPTIONS = (
 
 def test_whole_numbers_as_options_and_no_others() -> None:
     for text, value in (OPTIONS | {number: value for number, value in WHOLE.items() if value < 2**53}).items():
-        assert whole_number(text) == value, text
+        assert parse_integer(text) == value, text
     for text in NO_OPTIONS:
         with pytest.raises(ProblemError, match="is not an integer"):
-            whole_number(text)
+            parse_integer(text)
     with pytest.raises(ProblemError, match="'1e18' is too large: write such an integer with all its digits"):
-        whole_number("1e18")
+        parse_integer("1e18")

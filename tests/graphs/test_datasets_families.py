@@ -43,28 +43,28 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "num_ops", "options", "says"),
+    ("family", "num_ops", "options", "fault"),
     [
         ("tree", 9, {}, "unknown graph family 'tree': the nearest of 11 known are in-tree, out-tree"),
         ("layered", None, {}, "family 'layered': needs a number of ops"),
         ("planted", 9, {"device": 2}, "family 'planted' has no option 'device': known are devices, inputs, window"),
-        ("planted", 9, {"devices": "2"}, "option devices is '2': must be of the kind of its default, 2"),
-        ("planted", 9, {"devices": True}, "option devices is True: must be"),
-        ("layered", 9, {"parameter_cost": 1}, "option parameter_cost is 1: must be of the kind of its default, True"),
-        ("layered", 9, {"weights": (0.5, 0.6, 0.0, 0.0)}, "must be from 0, add up to 1, and as many as the means"),
-        ("layered", 9, {"weights": (0.5, 0.5)}, "must be from 0, add up to 1, and as many as the means"),
+        ("planted", 9, {"devices": "2"}, "option devices is '2': must have the type of its default, 2"),
+        ("planted", 9, {"devices": True}, "option devices is True: must have"),
+        ("layered", 9, {"parameter_cost": 1}, "option parameter_cost is 1: must have the type of its default, True"),
+        ("layered", 9, {"weights": (0.5, 0.6, 0.0, 0.0)}, "must be at least 0, with the sum 1, one for each mean"),
+        ("layered", 9, {"weights": (0.5, 0.5)}, "must be at least 0, with the sum 1, one for each mean"),
         ("layered", 9, {"means": (1.0, 1.0, 1.0, -1.0)}, "means are .*: must be above 0"),
         ("layered", 9, {"bytes_per_cost": 0}, "bytes_per_cost is 0: must be at least 1"),
-        ("regal-like", 9, {"er_probability": 1.5}, "er_probability is 1.5: must be a probability"),
+        ("regal-like", 9, {"er_probability": 1.5}, "er_probability is 1.5: must be from 0 to 1"),
         ("regal-like", None, {"least_ops": 300}, "most_ops is 200: must be an integer of at least 300"),
         ("regal-like", 9, {"sbm_blocks": 0}, "sbm_blocks is 0: must be an integer of at least 1"),
-        ("regal-like", 9, {"deviation": -1.0}, "deviation is -1.0: must be finite, the latter from 0"),
+        ("regal-like", 9, {"deviation": -1.0}, "deviation is -1.0: must be finite, and the deviation at least 0"),
         ("planted", 9, {"inputs": -1.0}, "inputs is -1.0: must be from 0 to 1000"),
-        ("series-parallel", 9, {"branching": 2.0}, "branching is 2.0: must be a probability"),
+        ("series-parallel", 9, {"branching": 2.0}, "branching is 2.0: must be from 0 to 1"),
     ],
 )
-def test_errors(family: str, num_ops: int, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ProblemError, match=says):
+def test_errors(family: str, num_ops: int, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
         sample(family, num_ops, 0, options)
 
 
@@ -120,7 +120,7 @@ def test_the_launcher_filters_and_records_the_limits(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "fault"),
     [
         (("layered",), "family 'layered': needs a number of ops"),
         (("layered", "--ops", 2), "num_ops is 2: must be an integer of at least 3"),
@@ -131,8 +131,8 @@ def test_the_launcher_filters_and_records_the_limits(tmp_path: Path, monkeypatch
     ],
 )
 def test_the_launcher_refuses_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], fault: str
 ) -> None:
-    with pytest.raises(SystemExit, match=says):
+    with pytest.raises(SystemExit, match=fault):
         launch(monkeypatch, *arguments, "--out", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -181,15 +181,15 @@ def test_without_parameter_cost_the_rest_is_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_ops", "seed", "says"),
+    ("num_ops", "seed", "fault"),
     [
         (2, 0, "num_ops is 2: must be an integer of at least 3"),
         (50, -1, "seed is -1: must be an integer of at least 0"),
         (50.0, 0, "num_ops is 50"),
     ],
 )
-def test_errors(num_ops: int, seed: int, says: str) -> None:
-    with pytest.raises(ProblemError, match=says):
+def test_errors(num_ops: int, seed: int, fault: str) -> None:
+    with pytest.raises(ProblemError, match=fault):
         layered(num_ops, seed)
 
 

@@ -30,9 +30,9 @@ def test_graphs_come_from_files_folders_and_sets(tmp_path: Path) -> None:
     for wrong in ("layered", "layered:x3", "graphs:5x3", "layered:5x3x2", "layered:5x-1", "layered:1e9", "regal-like"):
         with pytest.raises(ProblemError, match=r"no set of graphs; sets are layered:100x20"):
             load_graphs([wrong])
-    for slip, says in (("layered:10x99999999999", "graphs: must be at most"), ("in-tree:1" + "0" * 30, "ops: must be")):
-        with pytest.raises(ProblemError, match=says):
-            load_graphs([slip])
+    for name, fault in (("layered:10x99999999999", "graphs: must be at most"), ("in-tree:1" + "0" * 30, "ops: must")):
+        with pytest.raises(ProblemError, match=fault):
+            load_graphs([name])
     with pytest.raises(ProblemError, match="layered:1: num_ops is 1"):
         load_graphs(["layered:1x2"])
 
@@ -64,7 +64,7 @@ def test_one_graph_by_name() -> None:
     assert load_graph("regal-like:") == regal_like(0)
     several = (("layered:20x3", "3", "layered:20@0"), ("regal-like:x2000@7", "2,000", "regal-like:@7"))
     for name, count, one in several:
-        with pytest.raises(ProblemError, match=f"{name} stands for {count} graphs, where one is needed: .* {one}$"):
+        with pytest.raises(ProblemError, match=f"{name} names {count} graphs, where one is needed: .* {one}$"):
             load_graph(name)
     with pytest.raises(ProblemError, match="graphs:5 is no file, no folder and no set of graphs"):
         load_graph("graphs:5")

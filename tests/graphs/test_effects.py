@@ -79,7 +79,7 @@ def test_their_order_is_part_of_the_program() -> None:
 
 def test_they_are_computed_once() -> None:
     program = program_of(TEXT)
-    again = repeatable(program, dear=True)
+    again = repeatable(program, expensive=True)
     assert [op.name for op, yes in zip(program.graph.ops, again, strict=True) if yes] == ["sine"]
 
 

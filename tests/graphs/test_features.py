@@ -143,7 +143,7 @@ def test_names_with_parts_in_common_are_close() -> None:
     assert names[0] @ names[1] > 0.3 > abs(names[0] @ names[2])
 
 
-def test_kinds_that_are_known_are_told() -> None:
+def test_known_kinds_are_given() -> None:
     assert rows("add", "Transpose", "reduce_sum", "conv_general_dilated")[:, :2].tolist() == [
         [1, 0],
         [1, 0],
@@ -224,6 +224,6 @@ def test_relations_of_padding_have_a_code_of_its_own() -> None:
 
 def test_relations_of_two_thousand_ops_take_a_fraction_of_a_second() -> None:
     graph = layered(2000, 0)
-    began = time.process_time()
+    started = time.process_time()
     relations(graph)
-    assert time.process_time() - began < 0.2  # 0.012 s, measured
+    assert time.process_time() - started < 0.2  # 0.012 s, measured

@@ -104,7 +104,7 @@ def test_numpy_numbers_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "fault"),
     [
         ({"name": ""}, "an op has an empty name"),
         ({"name": 3}, "an op has the name 3: must be text"),
@@ -126,17 +126,17 @@ def test_numpy_numbers_are_numbers() -> None:
         ({"outputs": (Tensor(None, 4),)}, "op 'a': an output has the name None"),  # type: ignore[arg-type]
         ({"outputs": (Tensor("y", 4), Tensor("y", 4))}, "op 'a': output 'y' is already an output of op 'a'"),
         ({"outputs": (Tensor("y", 4, "x", "x"),)}, "op 'a', output 'y': has both alias and reuses"),
-        ({"outputs": (Tensor("y", 4, reuses="z"),)}, "op 'a', output 'y': reuses names 'z', which is no input"),
+        ({"outputs": (Tensor("y", 4, reuses="z"),)}, "op 'a', output 'y': reuses names 'z', which is not an input"),
         (
             {"outputs": (Tensor("y", 4, reuses="x"), Tensor("z", 4, reuses="x"))},
             "buffer another output of this op takes",
         ),
     ],
 )
-def test_refusals(fields: dict[str, object], says: str) -> None:
+def test_refusals(fields: dict[str, object], fault: str) -> None:
     with pytest.raises(GraphError) as caught:
         one(**fields)
-    assert says in str(caught.value)
+    assert fault in str(caught.value)
     assert len(str(caught.value)) < 200
     assert str(caught.value).isprintable()
 
@@ -146,7 +146,7 @@ def test_reuse_of_an_external_input_may_grow() -> None:
 
 
 def test_names_in_messages_stay_on_one_line() -> None:
-    with pytest.raises(GraphError, match=r"^op 'a\\nb': input 'z\\u2028' is no tensor"):
+    with pytest.raises(GraphError, match=r"^op 'a\\nb': input 'z\\u2028' is not a tensor"):
         ComputationGraph("g", (Op("a\nb", inputs=("z\u2028",)),))
 
 

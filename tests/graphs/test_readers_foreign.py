@@ -77,14 +77,14 @@ def test_text_that_kills_xla_s_parser(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "who"),
+    ("content", "step"),
     [(doubling(40), "shape inference"), (counted(), "shape inference"), (nested(9), "inlining of functions")],
     ids=["Concat", "Range", "functions"],
 )
-def test_models_of_two_kilobytes_that_take_all_memory(tmp_path: Path, content: bytes, who: str) -> None:
+def test_models_of_two_kilobytes_that_take_all_memory(tmp_path: Path, content: bytes, step: str) -> None:
     assert len(content) < 3000
     message = _refusal(tmp_path, "m.onnx", content, ReadLimits(memory=200e6))
-    assert f"ONNX's {who} needs more than 191 MiB, the limit (limits=, --read-limits in commands)" in message
+    assert f"ONNX's {step} needs more than 191 MiB, the limit (limits=, --read-limits in commands)" in message
 
 
 def test_models_that_never_end(tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_one_process_serves_several_calls() -> None:
 def test_ctrl_c_ends_the_process_too(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(nested(9))
-    ident, began = threading.get_ident(), time.monotonic()
+    ident, started = threading.get_ident(), time.monotonic()
     threading.Timer(1.0, signal.pthread_kill, (ident, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         read_graph(path)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - started < 30
 
 
 def test_gzip_that_unpacks_to_more_than_the_limit(tmp_path: Path) -> None:

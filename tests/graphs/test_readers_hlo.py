@@ -70,16 +70,16 @@ def test_a_sequence_has_the_views_of_the_module_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "says"),
+    ("order", "fault"),
     [
-        ([0, 1], "must hold each of its 3 ops once"),
-        ([0, 1, 1], "must hold each of its 3 ops once"),
-        ([0.0, 1.0, 2.0], "must hold each of its 3 ops once"),
+        ([0, 1], "must have each of its 3 ops once"),
+        ([0, 1, 1], "must have each of its 3 ops once"),
+        ([0.0, 1.0, 2.0], "must have each of its 3 ops once"),
         ([1, 0, 2], "the order has 'turned' before what it waits for"),
     ],
 )
-def test_what_is_no_order_gives_no_sequence(order: list[int], says: str) -> None:
-    assert says in refusal(lambda: program_of(VIEWS).sequence(order))
+def test_what_is_no_order_gives_no_sequence(order: list[int], fault: str) -> None:
+    assert fault in refusal(lambda: program_of(VIEWS).sequence(order))
 
 
 UPDATE = """

@@ -45,7 +45,7 @@ def test_a_module_is_read_as_it_is_written() -> None:
     module = parse_module(TEXT)
     assert (module.name, module.entry.name, list(module.computations)) == ("tiny", "main", ["add", "main"])
     assert module.order(module.entry) == ("p", "q", "zero", "negative", "wide", "sums", "both")
-    assert module.input_output_aliases == (OutputAlias((0,), 0, (), must=True),)
+    assert module.input_output_aliases == (OutputAlias((0,), 0, (), is_required=True),)
     assert [p.name for p in module.entry.parameters] == ["p", "q"]
     wide, sums = module.entry.by_name["wide"], module.entry.by_name["sums"]
     assert (wide.opcode, wide.operands, wide.control_predecessors) == ("convert", ("p",), ("negative",))
@@ -121,7 +121,7 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "fault"),
     [
         (b"", "m: broken or truncated HLO: must be a whole HloModuleProto or HloProto"),
         (b"\x89PNG\r\n\x1a\n", "m: broken or truncated HLO"),
@@ -138,9 +138,9 @@ def test_a_fingerprint_is_of_the_program_only() -> None:
         (7.5, "m: float: must be HLO text, a serialized HloModuleProto or a module"),
     ],
 )
-def test_what_is_no_module_is_refused_in_one_line(data: object, says: str) -> None:
+def test_what_is_no_module_is_refused_in_one_line(data: object, fault: str) -> None:
     message = refusal(lambda: parse_module(data, "m"))
-    assert message.startswith(says)
+    assert message.startswith(fault)
     assert "\n" not in message
 
 
@@ -184,24 +184,24 @@ def _changed(change: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "fault"),
     [
         ("no entry", "broken HLO: the entry computation 'nowhere' is missing"),
-        ("operand", "broken HLO: computation 'main': 'wide' refers to the id 77, which does not stand before it"),
+        ("operand", "broken HLO: computation 'main': 'wide' refers to the id 77, which does not precede it"),
         ("operand after user", "broken HLO: computation 'main': 'wide' refers to the id "),
-        ("called", "broken HLO: computation 'main': 'sums' calls a computation that does not stand before it"),
+        ("called", "broken HLO: computation 'main': 'sums' calls a computation that does not precede it"),
         ("root", "broken HLO: computation 'main': its root is missing"),
         ("twice", "broken HLO: computation 'main': two of its instructions have one name or id"),
-        ("schedule", "is no order of its instructions"),
+        ("schedule", "is not an order of its instructions"),
         ("schedule order", "broken HLO: the schedule of 'main' has "),
         ("type", "broken HLO: a shape has the unknown element type 99"),
         ("operands", "broken HLO: an instruction that cannot be of its kind"),
     ],
 )
-def test_broken_modules_are_refused_in_one_line(change: str, says: str) -> None:
+def test_broken_modules_are_refused_in_one_line(change: str, fault: str) -> None:
     message = refusal(lambda: read_hlo(_changed(change), source="m"))
     assert message.startswith("m: ")
-    assert says in message
+    assert fault in message
     assert "\n" not in message
 
 

@@ -169,7 +169,7 @@ def test_argument_numbers_out_of_range_are_refused(options: dict[str, Any]) -> N
 
 
 def test_what_cannot_be_a_graph_is_refused() -> None:
-    with pytest.raises(GraphrlError, match="no function"):
+    with pytest.raises(GraphrlError, match="not a function"):
         from_jax(3)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="unknown chip"):
         from_jax(jnp.sin, shape(3), chip="abacus")

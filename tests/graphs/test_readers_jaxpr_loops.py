@@ -108,7 +108,7 @@ def test_a_bound_that_reaches_a_loop_through_a_jit_is_known() -> None:
     assert only(graph, "while").flops == 7 + 6 * 101
 
 
-def test_cond_costs_its_dearest_branch_and_holds_its_temporaries() -> None:
+def test_cond_costs_its_most_expensive_branch_and_needs_its_temporaries() -> None:
     def f(flag: jax.Array, x: jax.Array) -> jax.Array:
         return lax.cond(flag, lambda: jnp.sin(jnp.cos(x)), lambda: 2 * x)
 

@@ -271,7 +271,7 @@ def test_dims_by_name_and_by_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "says"),
+    ("dims", "fault"),
     [
         ({"btch": 8}, "dims: 'btch' names no unknown dimension of the model: unknown are 'batch'"),
         ({"batch": 8, "x:1": 3}, "dims: 'x:1' names no unknown dimension"),
@@ -281,5 +281,5 @@ def test_dims_by_name_and_by_axis() -> None:
         ({"batch": 10**5000}, "dims: the size of 'batch' must be an integer from 0"),
     ],
 )
-def test_wrong_dims(dims: dict[str, int], says: str) -> None:
-    assert says in refused(model([node("Relu", ["x"], ["y"])], {"x": ("batch", 3)}), dims=dims)
+def test_wrong_dims(dims: dict[str, int], fault: str) -> None:
+    assert fault in refused(model([node("Relu", ["x"], ["y"])], {"x": ("batch", 3)}), dims=dims)

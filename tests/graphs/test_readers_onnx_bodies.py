@@ -208,7 +208,7 @@ def test_branches_of_different_shapes_are_refused() -> None:
     tail = node("Relu", ["q"], ["y"])
     longer = branch_body("longer", [node("Concat", ["x", "x"], ["s"], axis=0)])
     data = model([branch(longer, SAME), tail], [X, CONDITION])
-    assert "'q' is [4, 1, 8] in else_branch, [8, 1, 8] in then_branch, and 'condition' says" in refused(data)
+    assert "'q' is [4, 1, 8] in else_branch, [8, 1, 8] in then_branch, and 'condition' decides" in refused(data)
     assert "give dims for the larger, such as q:0=8 (" in refused(data)
     assert [op.outputs[0].bytes for op in read(data, dims={"q:0": 8}).ops] == [256, 256]
     flat = branch_body("flat", [node("Flatten", ["x"], ["s"])])

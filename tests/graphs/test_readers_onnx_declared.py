@@ -232,7 +232,7 @@ def test_negative_sizes_are_unknown_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "says"),
+    ("dims", "fault"),
     [
         ({"y:0": 4}, "dims: 'y:0' is 4, but 'y' has size 8 on axis 0 in the model"),
         ({"batch": 4}, "dims: 'batch' is 4, but 'y' has size 8 on axis 0 in the model"),
@@ -241,9 +241,9 @@ def test_negative_sizes_are_unknown_ones() -> None:
         ({"y:2": 9}, "dims: 'y:2' names no unknown dimension of the model: all are known"),
     ],
 )
-def test_dims_that_contradict_the_model(dims: dict[str, int], says: str) -> None:
+def test_dims_that_contradict_the_model(dims: dict[str, int], fault: str) -> None:
     data = model([node("Relu", ["x"], ["a"]), node("Exp", ["a"], ["y"])], {"x": (8, 3)}, [info("y", ("batch", 3))])
-    assert says in refused(data, dims=dims)
+    assert fault in refused(data, dims=dims)
     assert sizes(read(data, dims={"batch": 8, "y:1": 3})) == {"a": 96, "y": 96}
 
 

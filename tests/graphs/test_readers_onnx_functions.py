@@ -127,7 +127,7 @@ def test_a_function_in_the_place_of_a_standard_operator() -> None:
     ]
 
 
-def test_functions_that_nobody_calls_do_not_matter() -> None:
+def test_functions_without_calls_do_not_matter() -> None:
     functions = [function("Future", BLOCK, 999), function("Itself", [call("Itself", "a", output="o")], 18)]
     assert len(read(model([node("Relu", ["x"], ["y"])], {"x": (4,)}, functions=functions)).ops) == 1
 
@@ -136,13 +136,13 @@ def test_functions_that_cannot_be_inlined_are_refused_by_name() -> None:
     scan = node(
         "Scan", ["", "a", "a"], ["o", "p"], num_scan_inputs=1, body=branch_body("b", [node("Exp", ["a"], ["e"])])
     )
-    for name, nodes, opset, says in (
+    for name, nodes, opset, fault in (
         ("Future", BLOCK, 999, "function 'custom.Future': ONNX opset version 999: onnx"),
         ("Itself", [call("Itself", "a", output="o")], 18, "Cycle detected"),
         ("Batched", [scan], 8, "function 'custom.Batched': its Scan is of opset 8"),
     ):
         data = model([call(name, "x")], {"x": (4,)}, functions=[function(name, nodes, opset, imports=["custom"])])
-        assert says in refused(data)
+        assert fault in refused(data)
 
 
 def test_what_a_file_notes_at_its_nodes_is_no_opset() -> None:

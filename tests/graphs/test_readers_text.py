@@ -229,11 +229,11 @@ BROKEN_STGS = [
     (STG, "", "the file is empty"),
     (STG, "# nothing\n", "only comments: a standard task graph begins with its number of tasks"),
     ("   3\n", "   3 1\n", "line 1: 2 numbers: must be one, the number of tasks"),
-    ("   3\n", "   5\n", "line 1: says 5 tasks, but 5 lines follow: must be 7, a dummy entry and a dummy exit"),
-    ("   4     0     1     3\n", "", "says 3 tasks, but 4 lines follow: must be 5"),
+    ("   3\n", "   5\n", "line 1: 5 tasks, but 5 lines follow: must be 7, a dummy entry and a dummy exit"),
+    ("   4     0     1     3\n", "", "3 tasks, but 4 lines follow: must be 5"),
     ("2     1     2", "3     1     2", "line 5: 5 numbers: must be a task's id, its time, its number of pred"),
     ("   2     2     1     0", "   2     2", "line 4: 2 numbers"),
-    ("   2     2     1     0", "   1     2     1     0", "line 4: task 1 stands in line 3 already"),
+    ("   2     2     1     0", "   1     2     1     0", "line 4: task 1 is already in line 3"),
     ("   2     2     1     0", "   2     2     1     9", "line 4: predecessor 9 is no task of the file"),
     ("   2     2     1     0", "   2    -2     1     0", "line 4: '-2': must be a whole number"),
     ("   2     2     1     0", "   2   2.5     1     0", "line 4: '2.5': must be a whole number"),
@@ -247,11 +247,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "name", "old", "new", "says"), BROKEN)
-def test_errors_name_file_and_line(tmp_path: Path, text: str, name: str, old: str, new: str, says: str) -> None:
+@pytest.mark.parametrize(("text", "name", "old", "new", "fault"), BROKEN)
+def test_errors_name_file_and_line(tmp_path: Path, text: str, name: str, old: str, new: str, fault: str) -> None:
     assert old in text
     (tmp_path / name).write_text(text.replace(old, new, 1))
-    assert says in file_refusal(tmp_path / name)
+    assert fault in file_refusal(tmp_path / name)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

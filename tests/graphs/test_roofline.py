@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.graph import MAX_TOTAL_BYTES, MAX_WORK
-from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, LEAST_RATE, MOST_LAUNCH, Chip, find_chip, runtime
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, MAX_LAUNCH, MIN_RATE, Chip, find_chip, runtime
 
 TOY = Chip("toy", flops_per_second=10.0, bytes_per_second=2.0, launch_seconds=0.5)
 
@@ -79,7 +79,7 @@ def test_chips_with_impossible_figures_are_refused(figures: tuple[Any, ...], fau
 
 
 def test_no_work_of_a_graph_takes_longer_on_a_chip_than_an_op_of_a_graph_may() -> None:
-    slowest = Chip("slowest", LEAST_RATE, LEAST_RATE, MOST_LAUNCH)
+    slowest = Chip("slowest", MIN_RATE, MIN_RATE, MAX_LAUNCH)
     assert runtime(MAX_WORK, MAX_TOTAL_BYTES, slowest) <= float(MAX_WORK)
 
 

@@ -78,7 +78,7 @@ def test_names_with_stars_stand_for_several() -> None:
     assert [graph.name for graph in load_graphs(["workloads:transformer-xl-?"])] == [
         f"transformer-xl-{layers}" for layers in (2, 4, 8)
     ]
-    with pytest.raises(ProblemError, match="stands for 2 workloads, where one is needed: for example"):
+    with pytest.raises(ProblemError, match="names 2 workloads, where one is needed: for example"):
         load_graph("workloads:wavenet-*")
     assert in_both(["workloads:gnmt-*/v100-fp32"], ["workloads:rnnlm-2", "workloads:gnmt-8"]) == "workloads:gnmt-8"
     assert in_both(["workloads:gnmt-*"], ["workloads:rnnlm-*", "workloads:resnet50"]) is None

@@ -126,9 +126,9 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"cut\.json\.xz: broken or truncated"):
         storage.read_program(cut, 8)
     (tmp_path / zoo.INDEX).write_text("[]")
-    with pytest.raises(GraphError, match="no index of the zoo"):
+    with pytest.raises(GraphError, match="not an index of the zoo"):
         zoo.entries(tmp_path)
-    with pytest.raises(GraphrlError, match=r"holds no model zoo: scripts/build_zoo\.py makes it"):
+    with pytest.raises(GraphrlError, match=r"has no model zoo: scripts/build_zoo\.py builds it"):
         zoo.entries(tmp_path / "nowhere")
 
 
@@ -155,13 +155,13 @@ def test_sets_by_words(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("vgg61/training", "no program has 'vgg61': near are vgg19, vgg16, vgg-family"),
-        ("VGG16/b1", "no program has 'VGG16': near are vgg16"),
-        ("train", "no program has 'train': near are training, train-split"),
+        ("vgg61/training", "no program has 'vgg61': similar: vgg19, vgg16, vgg-family"),
+        ("VGG16/b1", "no program has 'VGG16': similar: vgg16"),
+        ("train", "no program has 'train': similar: training, train-split"),
         ("vgg16/quux", "no program has 'quux': zoo:vgg16/training/b1/hlo is a program's whole name"),
         ("", "zoo: names no program: give words as in zoo:vgg16/training/b1/hlo"),
-        ("vgg16/b1/vgg19", r"without 'vgg19' there are vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
-        ("vgg16", "stands for 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
+        ("vgg16/b1/vgg19", r"without 'vgg19': vgg16/training/b1/hlo, vgg16/training/b1/jaxpr$"),
+        ("vgg16", "names 4 programs, where one is needed: for example zoo:vgg16/training/b1/hlo"),
     ],
 )
 def test_wrong_names_say_what_there_is(folder: Path, text: str, reason: str) -> None:
@@ -205,6 +205,6 @@ def test_zoo_names_are_models(
     assert main(["convert", "zoo:vgg16/b1/hlo", str(tmp_path / "graph.json")]) == 0
     assert model_graph(tmp_path / "graph.json") == loaded
     assert main(["optimize", "zoo:vgg61/b1/hlo"]) == 2
-    assert "near are vgg19" in capsys.readouterr().err
+    assert "similar: vgg19" in capsys.readouterr().err
     assert main(["compare", "zoo:vgg*/b1/hlo", "--methods", "given", "--evaluations", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"] == 2

@@ -51,8 +51,8 @@ _onnx(
     "cycle: 'p' -> 'q' -> 'p'",
     _model(helper.make_node("Add", ["x", "y"], ["z"], name="p"), helper.make_node("Relu", ["z"], ["y"], name="q")),
 )
-_onnx("ONNX dangling input", "op 'Relu.0': input 'z' is no tensor", _model(helper.make_node("Relu", ["z"], ["y"])))
-_onnx("ONNX dangling output", "graph output 'z' is no tensor", _model(_relu, output="z"))
+_onnx("ONNX dangling input", "op 'Relu.0': input 'z' is not a tensor", _model(helper.make_node("Relu", ["z"], ["y"])))
+_onnx("ONNX dangling output", "graph output 'z' is not a tensor", _model(_relu, output="z"))
 _onnx("ONNX two producers", "op 'Exp.1': output 'y' is already", _model(_relu, helper.make_node("Exp", ["x"], ["y"])))
 _onnx("ONNX name is no UTF-8", "a name is not UTF-8 text", _good.replace(b"relu", b"re\xff\xff"))
 _onnx("ONNX unknown op", "op 'Foo.0': the type of 'y' is unknown", _model(helper.make_node("Foo", ["x"], ["y"])))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.xla.checkpoint.solvers.choice import Cut
-from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Level, Loop
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, KEPT, MOVED, RECOMPUTED, Level, Loop
 
 
 class Cost(NamedTuple):
@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     seconds: float
     rerunning: float
     stored: list[int]
-    computed_again: set[int]
+    recomputed_values: set[int]
 
 
 def cost(level: Level, cut: Cut) -> Cost:
@@ -28,8 +28,8 @@ def cost(level: Level, cut: Cut) -> Cost:
     stored = simulated.stored
     rerun = _rerun(level, stored) if cut.stretch > 1 else set()
     sent, waited = _send(level, cut, stored)
-    seconds = simulated.seconds + sum(level.keeping[v] for v in range(len(stored)) if stored[v] != COMPUTED)
-    seconds += waited + simulated.waited() + handed_seconds(level, cut)
+    seconds = simulated.seconds + sum(level.keep_seconds[v] for v in range(len(stored)) if stored[v] != RECOMPUTED)
+    seconds += waited + simulated.waited() + cotangent_seconds(level, cut)
     return Cost(
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == MOVED),
@@ -38,26 +38,26 @@ def cost(level: Level, cut: Cut) -> Cost:
         seconds,
         sum(max(level.seconds[v] for v in rerun if level.op[v] == op) for op in {level.op[v] for v in rerun}),
         stored,
-        simulated.computed_again | {v for v in rerun if stored[v] == COMPUTED and level.solid[v]},
+        simulated.recomputed_values | {v for v in rerun if stored[v] == RECOMPUTED and level.materialized[v]},
     )
 
 
-def handed_seconds(level: Level, cut: Cut) -> float:
+def cotangent_seconds(level: Level, cut: Cut) -> float:
     """Seconds to write the gradients that recomputed segments receive from later segments."""
-    if level.trips and cut.again.sum() < 2:
+    if level.trips and cut.recomputed.sum() < 2:
         return 0.0  # jax puts no barrier before a segment that is alone in a step
     total = 0.0
-    for h, place in enumerate(level.handed_place.tolist()):
-        reads = slice(level.handed_from[h], level.handed_from[h + 1])
-        into, homes = cut.segment[level.handed_to[reads]].tolist(), cut.segment[level.handed_home[reads]].tolist()
+    for h, place in enumerate(level.cotangent_place.tolist()):
+        reads = slice(level.cotangent_from[h], level.cotangent_from[h + 1])
+        into, homes = cut.segment[level.cotangent_to[reads]].tolist(), cut.segment[level.cotangent_home[reads]].tolist()
         waiting = {s for s, home in zip(into, homes, strict=True) if s == home and s != cut.segment[place]}
-        total += level.handed_seconds[h] * any(cut.again[s] for s in waiting)
+        total += level.cotangent_seconds[h] * any(cut.recomputed[s] for s in waiting)
     return total
 
 
 def _rerun(level: Level, stored: Sequence[int]) -> set[int]:
     """Values that a stretch's steps compute before they run backward: for the next step, and for stored values."""
-    waiting, rerun = [v for v, what in enumerate(stored) if what != COMPUTED], set[int]()
+    waiting, rerun = [v for v, what in enumerate(stored) if what != RECOMPUTED], set[int]()
     waiting += [after for after in level.following.tolist() if after >= 0]
     while waiting:
         v = waiting.pop()
@@ -82,10 +82,8 @@ def loop_cost_by_steps(loop: Loop, trips: int, stretch: int, step: Cost, shared:
         sums = loop.sum_bytes if slices else 0.0
         forward.append(step.forward + sum(loop.taken_bytes + loop.given_bytes for _ in slices))
         others = steps[1:] if loop.is_unrolled(stretch) else steps
-        held = (
-            sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
-        )
-        backward += [held + peak for peak in (step.forward, step.backward)]
+        own = sum(step.kept - shared for _ in others) + sum(loop.taken_bytes + loop.pulled_bytes for _ in slices) + sums
+        backward += [own + peak for peak in (step.forward, step.backward)]
     more = sum(loop.given_bytes for _ in joined), sum(loop.pulled_bytes for _ in joined)
     return kept, max(forward) + more[0], max(backward) + more[1]
 
@@ -98,7 +96,7 @@ def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], fl
     n = len(stored)
     firsts = [v for v in range(n) if v == 0 or level.op[v] != level.op[v - 1]]
     clocks = [sum(level.seconds[u] for u in firsts if u <= v and level.needed[u]) for v in range(n)]
-    heavy = [v for v in range(n) if level.heavy[v] and level.needed[v] and cut.again[cut.segment[level.place[v]]]]
+    heavy = [v for v in range(n) if level.heavy[v] and level.needed[v] and cut.recomputed[cut.segment[level.place[v]]]]
     end = clocks[heavy[-1]] if heavy and not level.trips else clocks[-1]
     free, late, sent = 0.0, end, dict[int, int]()
     for v in [v for v in range(n) if stored[v] == MOVED]:
@@ -126,11 +124,11 @@ def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) 
             v
             for v in range(now + 1)
             if level.place[v] != ARGUMENT
-            and (stored[v] != COMPUTED or (level.needed[v] and level.solid[v]))
+            and (stored[v] != RECOMPUTED or (level.needed[v] and level.materialized[v]))
             and (now <= max(v, level.last_read[v], sent.get(v, 0)) or (stored[v] == KEPT and level.trips == 0))
         ]
-        beside = level.workspace[now] if level.needed[now] else 0.0
-        peak = max(peak, level.resident + beside + sum(level.bytes[v] for v in live))
+        extra = level.workspace[now] if level.needed[now] else 0.0
+        peak = max(peak, level.resident + extra + sum(level.bytes[v] for v in live))
     return peak
 
 
@@ -140,32 +138,32 @@ class _Backward:
     def __init__(self, level: Level, cut: Cut) -> None:
         self.level, self.stored = level, cut.keep.tolist()
         for v, place in enumerate(level.place):
-            if self.stored[v] == MOVED and (place == ARGUMENT or not cut.again[cut.segment[place]]):
+            if self.stored[v] == MOVED and (place == ARGUMENT or not cut.recomputed[cut.segment[place]]):
                 self.stored[v] = KEPT
-        self.took: list[float] = []  # seconds of each step
+        self.step_seconds: list[float] = []  # seconds of each step
         self.steps: list[tuple[float, set[int], int | None]] = []  # other bytes, values read, value computed
         self.fetched: dict[int, int] = {}  # the step from which a moved or kept value is in memory
         self.spans: list[tuple[int, int]] = []  # first and end step of each segment, the last segment first
-        self.seconds, self.computed_again = 0.0, set[int]()
-        for s in reversed(range(len(cut.again))):
+        self.seconds, self.recomputed_values = 0.0, set[int]()
+        for s in reversed(range(len(cut.recomputed))):
             places = np.flatnonzero(cut.segment == s).tolist()
             kernels = [q for q, place in enumerate(level.kernel_place) if place in places]
             begin = len(self.steps)
-            if cut.again[s]:
+            if cut.recomputed[s]:
                 self._compute_again(places, kernels)
             else:
                 self._keep_what_is_read(places, kernels)
             self.spans.append((begin, len(self.steps)))
             for step in range(begin, len(self.steps)):
                 for v in self.steps[step][1]:
-                    if self.stored[v] != COMPUTED:
-                        self.fetched.setdefault(v, begin if cut.again[s] else step)
+                    if self.stored[v] != RECOMPUTED:
+                        self.fetched.setdefault(v, begin if cut.recomputed[s] else step)
         read = {v for _, reads, _ in self.steps for v in reads}
-        self.stored = [what if v in read else COMPUTED for v, what in enumerate(self.stored)]
+        self.stored = [what if v in read else RECOMPUTED for v, what in enumerate(self.stored)]
 
     def peak(self) -> float:
         """Peak of live bytes, workspace and copies."""
-        peaks = [beside + self._live(step) for step, (beside, _, _) in enumerate(self.steps)]
+        peaks = [extra + self._live(step) for step, (extra, _, _) in enumerate(self.steps)]
         return self.level.resident + max(peaks, default=0.0)
 
     def waited(self) -> float:
@@ -183,14 +181,16 @@ class _Backward:
                 free += sum(self.level.bytes[v] for v in coming) / self.level.link
                 waited += max(0.0, free - clock)
                 clock = max(clock, free)
-            clock += self.took[step]
+            clock += self.step_seconds[step]
         return waited
 
     def _live(self, now: int) -> float:
         level, total = self.level, 0.0
         for v in range(len(self.stored)):
             waits = self.stored[v] == KEPT and level.trips == 0
-            if self.stored[v] == COMPUTED or (level.trips > 0 and not level.solid[v] and self.stored[v] == KEPT):
+            if self.stored[v] == RECOMPUTED or (
+                level.trips > 0 and not level.materialized[v] and self.stored[v] == KEPT
+            ):
                 continue
             begin = 0 if waits else self.fetched[v]
             last = max(step for step, (_, reads, _) in enumerate(self.steps) if v in reads)
@@ -199,7 +199,7 @@ class _Backward:
             for step in range(begin, min(stop, now + 1)):
                 made = self.steps[step][2]
                 if made is not None:  # earlier segments may read it, too, unless each of them computes it for itself
-                    until = stop if level.free[made] or self.stored[made] != COMPUTED else len(self.steps)
+                    until = stop if level.free[made] or self.stored[made] != RECOMPUTED else len(self.steps)
                     last = max([s for s in range(begin, until) if made in self.steps[s][1]], default=step)
                     total += level.bytes[made] * (now <= max(step, last))
         return total
@@ -208,31 +208,31 @@ class _Backward:
         """Recomputes in order the values that kernels need and that are not stored; values of earlier segments are
         kept.
         """
-        level, again = self.level, set[int]()
+        level, recomputed = self.level, set[int]()
         own, later = self._split(places, kernels)
         waiting = [v for reads in own for v in reads]
         while waiting:
             v = waiting.pop()
-            if self.stored[v] != COMPUTED or v in again:
+            if self.stored[v] != RECOMPUTED or v in recomputed:
                 continue
             if level.free[v] or level.place[v] >= places[0]:
-                again.add(v)
+                recomputed.add(v)
                 waiting += _reads(level, v)
             else:
                 self.stored[v] = KEPT
-        in_order = sorted(again, key=lambda v: (not level.free[v], v))
+        in_order = sorted(recomputed, key=lambda v: (not level.free[v], v))
         ops = set[int]()
         for v in in_order:
-            if level.solid[v]:
+            if level.materialized[v]:
                 self.steps.append((level.workspace[v], self._memory(_reads(level, v)), v))
-                self.took.append(level.seconds[v] * (level.op[v] not in ops))
-                self.seconds += self.took[-1]
+                self.step_seconds.append(level.seconds[v] * (level.op[v] not in ops))
+                self.seconds += self.step_seconds[-1]
                 ops.add(int(level.op[v]))
-        self.computed_again |= {v for v in again if level.solid[v]}
-        for q, reads, held in zip(kernels, own, later, strict=True):
-            beside = level.kernel_bytes[q] + _copied(level, q, again)
-            self.steps.append((beside, self._memory(reads) | self._held(held, places, again), None))
-            self.took.append(level.kernel_seconds[q])
+        self.recomputed_values |= {v for v in recomputed if level.materialized[v]}
+        for q, reads, in_memory in zip(kernels, own, later, strict=True):
+            extra = level.kernel_bytes[q] + _copied(level, q, recomputed)
+            self.steps.append((extra, self._memory(reads) | self._in_memory(in_memory, places, recomputed), None))
+            self.step_seconds.append(level.kernel_seconds[q])
 
     def _split(self, places: Sequence[int], kernels: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
         """Values that each kernel reads from its own and earlier segments, and those from later segments."""
@@ -243,21 +243,21 @@ class _Backward:
     def _is_later(self, v: int, places: Sequence[int]) -> bool:
         return bool(self.level.place[v] > places[-1] and not self.level.free[v])
 
-    def _held(self, values: Iterable[int], places: Sequence[int], again: Iterable[int]) -> set[int]:
+    def _in_memory(self, values: Iterable[int], places: Sequence[int], recomputed: Iterable[int]) -> set[int]:
         """Values in memory behind `values`, preferring those that later segments computed; this segment computes
-        `again`.
+        `recomputed`.
         """
-        made, held = {value for _, _, value in self.steps}, set[int]()
+        made, in_memory = {value for _, _, value in self.steps}, set[int]()
         for v in values:
-            if self.stored[v] == COMPUTED and v in again:
-                held |= self._memory([v])
-            elif self.stored[v] == COMPUTED and not self.level.solid[v]:
-                held |= self._held(_reads(self.level, v), places, again)
+            if self.stored[v] == RECOMPUTED and v in recomputed:
+                in_memory |= self._memory([v])
+            elif self.stored[v] == RECOMPUTED and not self.level.materialized[v]:
+                in_memory |= self._in_memory(_reads(self.level, v), places, recomputed)
             else:
-                if self.stored[v] == COMPUTED and not (self._is_later(v, places) and v in made):
+                if self.stored[v] == RECOMPUTED and not (self._is_later(v, places) and v in made):
                     self.stored[v] = KEPT
-                held.add(v)
-        return held
+                in_memory.add(v)
+        return in_memory
 
     def _keep_what_is_read(self, places: Sequence[int], kernels: Sequence[int]) -> None:
         """Without a region, a loop keeps the values that its kernels read; a function keeps the values in memory behind
@@ -265,18 +265,18 @@ class _Backward:
         """
         level = self.level
         for q, own, later in zip(kernels, *self._split(places, kernels), strict=True):
-            held = self._held(later, places, ())
+            in_memory = self._in_memory(later, places, ())
             reads = set(own) if level.trips else self._memory(own)
             for v in reads:
-                self.stored[v] = KEPT if self.stored[v] == COMPUTED else self.stored[v]
-            self.steps.append((level.kernel_bytes[q] + _copied(level, q, ()), reads | held, None))
-            self.took.append(level.kernel_seconds[q])
+                self.stored[v] = KEPT if self.stored[v] == RECOMPUTED else self.stored[v]
+            self.steps.append((level.kernel_bytes[q] + _copied(level, q, ()), reads | in_memory, None))
+            self.step_seconds.append(level.kernel_seconds[q])
 
     def _memory(self, values: Iterable[int]) -> set[int]:
         """Values read from memory for `values`: a value that is not in memory is computed on the way."""
         read = set[int]()
         for v in values:
-            in_memory = self.stored[v] != COMPUTED or self.level.solid[v]
+            in_memory = self.stored[v] != RECOMPUTED or self.level.materialized[v]
             read |= {v} if in_memory else self._memory(_reads(self.level, v))
         return read
 

@@ -9,8 +9,7 @@ import numpy as np
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, instance, level_features
-from graphrl.envs.compile.observation import allowed
-from graphrl.envs.compile.observation import seen as run_and_seen
+from graphrl.envs.compile.observation import allowed, observe
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 
@@ -28,7 +27,7 @@ def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **o
     drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
     start = Choices(*drawn[:2])
     params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, start=start, **options)
-    observation = run_and_seen(params, params.start, TASKS[:2], "urgent")
+    observation = observe(params, params.start, TASKS[:2])
     fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
     return observation._replace(
         options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
@@ -61,7 +60,7 @@ def renumbered(observation: Any, seed: int) -> Renumbered:
         order=jnp.asarray(new[observation.order], jnp.int32),
         action_mask={task: of[old] for task, of in observation.action_mask.items()},
         previous={task: of[old] for task, of in observation.previous.items()},
-        played=jax.tree.map(lambda of: of[old], observation.played),
+        plan_features=jax.tree.map(lambda of: of[old], observation.plan_features),
     )
     return Renumbered(observation, old)
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import graphrl
-from graphrl.xla.hook import available
+from graphrl.xla.hook import why_unavailable
 
 N = 256
 SECONDS = 0.2  # of a search: the order has to be another one, not a good one
@@ -75,7 +75,7 @@ def same(case: Case) -> Callable[..., None]:
     documentation allows, the donation is noted as lost.
     """
 
-    @pytest.mark.skipif(available() is not None, reason=str(available()))
+    @pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
     @pytest.mark.usefixtures("plans")
     @functools.wraps(case)
     def test(*, record_property: Callable[[str, object], None]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from graphrl.xla.checkpoint.solvers.choice import Cut, stretches_of
-from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level, Loop
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, KEPT, MOVED, RECOMPUTED, Gradient, Level, Loop
 
 ROW = st.lists(st.integers(0, 20), max_size=3)
 
@@ -29,7 +29,7 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     free = np.array(draw(flags)) & ~is_argument
     for v in range(n):
         free[v] &= all(free[r] for r in reads[v])
-    solid = np.array(draw(flags)) | is_argument
+    materialized = np.array(draw(flags)) | is_argument
     joined = np.array(draw(flags)) & (np.diff(place, prepend=-2) == 0) & ~is_argument  # with the op before
     op = np.cumsum(~joined) - 1
     kernel_place = np.array(sorted(draw(st.lists(st.integers(0, p - 1), max_size=kernels)), reverse=True), np.int64)
@@ -38,23 +38,23 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     needed = np.array(draw(flags))
     for v in range(n - 1, -1, -1):
         needed[reads[v]] |= needed[v]
-    last_read = [max([u for u in range(n) if v in reads[u] and solid[u]], default=v) for v in range(n)]
-    apart = np.zeros(p, bool)
+    last_read = [max([u for u in range(n) if v in reads[u] and materialized[u]], default=v) for v in range(n)]
+    separate = np.zeros(p, bool)
     work = np.array(draw(sizes), float)
     gradients = draw(st.lists(st.tuples(st.integers(0, p - 1), st.integers(0, 9), ROW), max_size=3))
-    handed_to = [[to % place for to in row] if place else [] for place, _, row in gradients]
+    cotangent_to = [[to % place for to in row] if place else [] for place, _, row in gradients]
     homes = np.array(draw(st.lists(st.integers(0, p - 1), min_size=9, max_size=9)), np.int64)
     return Level(
         bytes=np.array(draw(sizes), float),
         place=place,
-        solid=solid,
-        heavy=solid & ~free & ~is_argument & np.array(draw(flags)),
+        materialized=materialized,
+        heavy=materialized & ~free & ~is_argument & np.array(draw(flags)),
         free=free,
         needed=needed,
         named=~is_argument,
-        seconds=np.where(solid & ~is_argument, work[op], 0.0),
-        keeping=np.array(draw(sizes), float) / 8,
-        writing=np.array(draw(sizes), float) / 8,
+        seconds=np.where(materialized & ~is_argument, work[op], 0.0),
+        keep_seconds=np.array(draw(sizes), float) / 8,
+        write_seconds=np.array(draw(sizes), float) / 8,
         op=op,
         following=_following(draw, n, carried),
         workspace=np.array(draw(sizes), float),
@@ -71,14 +71,14 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
         kernel_copies=np.array(copies[: len(_joined(kernel_reads))], float),
-        handed_place=np.array([place for place, _, _ in gradients], np.int64),
-        handed_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
-        handed_from=_begins(handed_to),
-        handed_to=_joined(handed_to),
-        handed_home=np.minimum(_joined(handed_to), homes[: sum(map(len, handed_to))]),
+        cotangent_place=np.array([place for place, _, _ in gradients], np.int64),
+        cotangent_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
+        cotangent_from=_begins(cotangent_to),
+        cotangent_to=_joined(cotangent_to),
+        cotangent_home=np.minimum(_joined(cotangent_to), homes[: sum(map(len, cotangent_to))]),
         first=np.searchsorted(place, np.arange(p + 1)),
         free_values=np.flatnonzero(free),
-        apart=apart,
+        separate=separate,
         resident=float(draw(st.integers(0, 9))),
         link=float(draw(st.sampled_from([0.5, 1, 2, 64]))),
         trips=trips,
@@ -99,20 +99,20 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
     place = np.sort(np.append(np.arange(places), random.integers(0, places, values - places)))
     reads = [sorted({v - 1, int(random.integers(0, v))}) if v else [] for v in range(values)]
     kernels = [sorted({v, max(v - 1, 0)}) for v in range(values - 1, -1, -1)]
-    solid = random.random(values) < 0.7
+    materialized = random.random(values) < 0.7
     return Gradient(
         (
             Level(
                 bytes=random.integers(1, 10, values).astype(float),
                 place=place,
-                solid=solid,
-                heavy=solid & (random.random(values) < 0.5),
+                materialized=materialized,
+                heavy=materialized & (random.random(values) < 0.5),
                 free=np.zeros(values, bool),
                 needed=np.ones(values, bool),
                 named=np.ones(values, bool),
-                seconds=np.where(solid, random.integers(1, 10, values), 0).astype(float),
-                keeping=np.where(solid, 0, random.integers(1, 4, values)).astype(float),
-                writing=np.zeros(values),
+                seconds=np.where(materialized, random.integers(1, 10, values), 0).astype(float),
+                keep_seconds=np.where(materialized, 0, random.integers(1, 4, values)).astype(float),
+                write_seconds=np.zeros(values),
                 op=np.arange(values),
                 following=np.full(values, -1),
                 workspace=np.zeros(values),
@@ -125,14 +125,14 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 kernel_from=_begins(kernels),
                 kernel_reads=_joined(kernels),
                 kernel_copies=np.zeros(len(_joined(kernels))),
-                handed_place=place[::-1].copy(),
-                handed_seconds=random.integers(0, 3, values).astype(float),
-                handed_from=np.cumsum([0, *(place[::-1] > 0)]),
-                handed_to=place[::-1][place[::-1] > 0] - 1,
-                handed_home=place[::-1][place[::-1] > 0] - 1,
+                cotangent_place=place[::-1].copy(),
+                cotangent_seconds=random.integers(0, 3, values).astype(float),
+                cotangent_from=np.cumsum([0, *(place[::-1] > 0)]),
+                cotangent_to=place[::-1][place[::-1] > 0] - 1,
+                cotangent_home=place[::-1][place[::-1] > 0] - 1,
                 first=np.searchsorted(place, np.arange(places + 1)),
                 free_values=np.zeros(0, np.int64),
-                apart=np.zeros(places, bool),
+                separate=np.zeros(places, bool),
                 resident=0.0,
                 link=4.0,
                 trips=0,
@@ -147,16 +147,16 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
 
 
 @st.composite
-def cuts(draw: Any, level: Level, kinds: Sequence[int] = (COMPUTED, KEPT, MOVED)) -> Cut:
+def cuts(draw: Any, level: Level, kinds: Sequence[int] = (RECOMPUTED, KEPT, MOVED)) -> Cut:
     """Any choice for a level."""
-    n, p = len(level.bytes), len(level.apart)
+    n, p = len(level.bytes), len(level.separate)
     keep = draw(st.lists(st.sampled_from(kinds), min_size=n, max_size=n))
     starts = draw(st.lists(st.booleans(), min_size=p, max_size=p))
     segment = np.cumsum([False, *starts[1:]])
     count = int(segment[-1]) + 1
     again = draw(st.lists(st.booleans(), min_size=count, max_size=count))
     stretch = draw(st.integers(1, max(1, level.trips)))
-    return Cut(np.where(level.free, COMPUTED, np.array(keep, np.int64)), segment, np.array(again, bool), stretch)
+    return Cut(np.where(level.free, RECOMPUTED, np.array(keep, np.int64)), segment, np.array(again, bool), stretch)
 
 
 @st.composite
@@ -177,25 +177,25 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     """
     more = {name: getattr(outer, name) for name in Level._fields}
 
-    def begun(name: str, *first: Any) -> None:
+    def prepend(name: str, *first: Any) -> None:
         more[name] = np.concatenate([np.array(first, more[name].dtype), more[name]])
 
     for name, first in {
         "bytes": (4, 0),
         "place": (0, 0),
-        "solid": (True, True),
+        "materialized": (True, True),
         "heavy": (True, True),
         "free": (False, False),
         "needed": (True, False),
         "named": (True, True),
         "seconds": (5, 5),
-        "keeping": (0, 0),
+        "keep_seconds": (0, 0),
         "workspace": (0, 0),
         "following": (-1, -1),
-        "writing": (0, 0),
-        "apart": (True,),
+        "write_seconds": (0, 0),
+        "separate": (True,),
     }.items():
-        begun(name, *first)
+        prepend(name, *first)
     more["place"][2:] += 1
     more["op"] = np.concatenate([[0, 0], outer.op + 1])
     more["last_read"] = np.concatenate([[0, 1], outer.last_read + 2])
@@ -207,8 +207,8 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])
     more["kernel_copies"] = np.concatenate([outer.kernel_copies, [0.0]])
-    more |= {name: getattr(outer, name) + 1 for name in ("handed_place", "handed_to", "handed_home")}
-    more["first"] = np.searchsorted(more["place"], np.arange(len(more["apart"]) + 1))
+    more |= {name: getattr(outer, name) + 1 for name in ("cotangent_place", "cotangent_to", "cotangent_home")}
+    more["first"] = np.searchsorted(more["place"], np.arange(len(more["separate"]) + 1))
     more["free_values"] = np.flatnonzero(more["free"])
     taken, given, pulled, summed, begin = map(float, slices)
     kinds = stretches_of(inner.trips)

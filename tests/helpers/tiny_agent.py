@@ -35,7 +35,7 @@ class TinyConfig:
     verbose: bool = False
     problem: Problem = Problem("makespan", 2)
     evaluations: int = 100
-    start: str = ""
+    init_checkpoint: str = ""
 
 
 class TinyPolicy(Policy[TinyConfig]):
@@ -111,5 +111,5 @@ if __name__ == "__main__":  # for tests that kill it: FOLDER SETTING...; with --
     from graphrl.training import devices
 
     arguments = [argument for argument in sys.argv[2:] if argument != "--distributed"]
-    devices.start(TINY.data.graphs, distributed="--distributed" in sys.argv)
+    devices.configure(TINY.data.graphs, distributed="--distributed" in sys.argv)
     print(train_tiny(Path(sys.argv[1]), *arguments, resume=True).outcome.step, flush=True)

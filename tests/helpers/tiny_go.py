@@ -10,7 +10,15 @@ from graphrl.agents.go.config import GoConfig, GoSettings
 from graphrl.agents.go.network import Policy
 
 NETWORK = GoConfig(
-    width=8, rounds=1, layers=0, heads=1, superposition="none", coupling="none", votes=True, played=True, changes=0.05
+    width=8,
+    rounds=1,
+    layers=0,
+    heads=1,
+    superposition="none",
+    coupling="none",
+    votes=True,
+    plan_features=True,
+    changes=0.05,
 )
 TINY = dataclasses.replace(
     GoSettings(), network=NETWORK, transfers=("rendezvous",), devices=(2, 4), rounds=2, samples=8, levels=4

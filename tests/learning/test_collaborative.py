@@ -153,7 +153,7 @@ def search(mesh: Mesh, instances: Any) -> Learner:
         return {}
 
     init = functools.partial(collaborative.init, SMALL, DOMAIN, NETWORKS, instances)
-    return Learner(init, update, evaluate, "best", places=collaborative.shardings(SMALL, mesh))
+    return Learner(init, update, evaluate, "best", shardings=collaborative.shardings(SMALL, mesh))
 
 
 def test_one_device_is_two_devices() -> None:

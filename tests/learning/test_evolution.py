@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks, played
+from graphrl.agents.regal.network import choose_action, networks
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances
 from graphrl.graphs.datasets.regal_like import regal_like
@@ -21,8 +21,8 @@ from graphrl.learning.evolution import (
     Params,
     Population,
     Source,
-    choose,
     next_generation,
+    select,
 )
 from graphrl.solvers.chromosomes.brkga import Parameters
 
@@ -47,7 +47,7 @@ def one(tree: Any, index: int | np.integer) -> np.ndarray:
 
 
 def test_elites_are_the_fittest_and_parents_are_elites_and_winners() -> None:
-    chosen = jax.vmap(lambda key: choose(key, FITNESS, 2, 3))(jax.random.split(jax.random.key(0), 200))
+    chosen = jax.vmap(lambda key: select(key, FITNESS, 2, 3))(jax.random.split(jax.random.key(0), 200))
     elite, kept, first, second = (np.asarray(part) for part in chosen)
     assert (elite == [False, True, False, True, False, False, False, False]).all()
     assert set(np.unique(first)) == {1, 3}
@@ -61,7 +61,7 @@ def test_elites_are_the_fittest_and_parents_are_elites_and_winners() -> None:
 
 def test_children_have_their_parents_weights() -> None:
     first, second = weights(50, 0), weights(50, 1)
-    child = evolution.crossed(jax.random.key(0), first, second)
+    child = evolution.crossover(jax.random.key(0), first, second)
     shares = []
     for index in range(50):
         c, a, b = (one(tree, index) for tree in (child, first, second))
@@ -76,10 +76,10 @@ def test_children_have_their_parents_weights() -> None:
 
 def test_mutants_of_the_paper_are_noisy_everywhere_and_those_of_the_code_in_few_places() -> None:
     parents = weights(200)
-    noisy = evolution.mutated(jax.random.key(1), parents, 0.03, "paper")
+    noisy = evolution.mutate(jax.random.key(1), parents, 0.03, "paper")
     noise = np.asarray(noisy["kernel"] - parents["kernel"])
     assert noise.std() == pytest.approx(0.03, rel=0.05)
-    few = evolution.mutated(jax.random.key(1), parents, 0.03, "code")
+    few = evolution.mutate(jax.random.key(1), parents, 0.03, "code")
     changed = np.asarray(few["kernel"] != parents["kernel"]).mean((1, 2))
     assert 0 < changed.mean() < 0.05
     assert changed.max() < 0.15
@@ -136,12 +136,12 @@ def test_chromosomes_sample_by_their_temperature() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_chromosomes_cross_and_mutate(source: Source) -> None:
     first, second = chromosomes(40), jax.tree.map(lambda leaf: leaf + 1, chromosomes(40))
-    child = evolution.crossed_chromosomes(jax.random.key(0), first, second)
+    child = evolution.crossover_chromosomes(jax.random.key(0), first, second)
     from_second = np.asarray(child.prior == second.prior).all((1, 3, 4))
     assert (from_second | np.asarray(child.prior == first.prior).all((1, 3, 4))).all()
     assert (np.diff(from_second.astype(int), axis=1) >= 0).all()
     np.testing.assert_array_equal(np.asarray(child.temperature == second.temperature).all((1, 3)), from_second)
-    mutant = evolution.mutated_chromosomes(jax.random.key(0), first, 0.1, source)
+    mutant = evolution.mutate_chromosomes(jax.random.key(0), first, 0.1, source)
     factor = np.asarray(mutant.temperature / first.temperature)
     assert np.asarray(mutant.temperature).min() > 0
     assert np.log(factor).mean() == pytest.approx(0.0 if source == "paper" else np.log(0.95), abs=0.02)
@@ -155,7 +155,7 @@ def test_migrants_take_the_weakest_places_and_leave_elites_alone() -> None:
     def places_of(count: int, networks: Any) -> list[bool]:
         """Flags of the networks that `count` newcomers have changed."""
         few = Population(networks, None)
-        after = evolution.migrated(few, FITNESS, chosen, jax.tree.map(lambda leaf: leaf[:count], newcomers)).networks
+        after = evolution.migrate(few, FITNESS, chosen, jax.tree.map(lambda leaf: leaf[:count], newcomers)).networks
         places = range(len(networks["bias"]))
         return [not np.array_equal(one(after, place), one(networks, place)) for place in places]
 
@@ -172,7 +172,7 @@ def test_regals_policy_evolves() -> None:
     settings = EvolutionSettings(strength=0.3)
     step = jax.jit(chex.assert_max_traces(next_generation, n=1), static_argnums=0)
     copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], 12, 0), START)
-    population = evolution.mutated(jax.random.key(0), copies, 0.3, "paper")
+    population = evolution.mutate(jax.random.key(0), copies, 0.3, "paper")
     population = jax.tree.map(lambda many, start: many.at[0].set(start), population, START)
     best = []
     for number in range(8):
@@ -201,7 +201,7 @@ def _reward(params: Params, key: jax.Array, graph: ProposalParams) -> jax.Array:
     """Reward of one graph by one sample of the policy's proposals."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     state, first = _ENV.reset(reset_key, graph)
-    action = played(_CONFIG, action_key, _POLICY.apply(params, first.observation))
+    action = choose_action(_CONFIG, action_key, _POLICY.apply(params, first.observation))
     return _ENV.step(step_key, state, action, graph)[1].reward
 
 

@@ -21,7 +21,7 @@ from graphrl.envs.ordering import instances as order_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.learning import ppo
-from graphrl.learning.ppo.rollout import Trajectory, begin, rollout
+from graphrl.learning.ppo.rollout import Trajectory, reset_all, rollout
 from graphrl.learning.ppo.settings import entropy, log_probs, masked, sample, total
 from graphrl.learning.ppo.update import advantages, normalised
 from graphrl.mesh import AXIS, make_mesh
@@ -97,24 +97,24 @@ def walked(devices: int, updates: int = 3, **options: Any) -> Any:
     return ppo.train(WALKING, Walk(), WALK, LINES, KEY, updates, mesh=mesh, **options)
 
 
-def trajectory(rng: np.random.Generator, shape: tuple[int, int, int]) -> Trajectory:
+def random_trajectory(rng: np.random.Generator, shape: tuple[int, int, int]) -> Trajectory:
     """A random trajectory; some steps end an episode, of which some truncate it."""
     value, reward, after = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3))
     done = rng.random(shape) < 0.3
-    following = jnp.where(jnp.asarray(done & (rng.random(shape) < 0.5)), 0.0, after)
+    next_value = jnp.where(jnp.asarray(done & (rng.random(shape) < 0.5)), 0.0, after)
     no = jnp.zeros(shape)
-    return Trajectory(no, no, no, value, following, reward, jnp.asarray(done), no)
+    return Trajectory(no, no, no, value, next_value, reward, jnp.asarray(done), no)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 1))
 def test_advantages_are_sums_of_surprises(seed: int, discount: float, trace: float) -> None:
-    happened = trajectory(np.random.default_rng(seed), (6, 2, 3))
-    given = np.asarray(advantages(happened, discount, trace))
-    value, following, reward, done = (np.asarray(happened[i], np.float64) for i in (3, 4, 5, 6))
+    trajectory = random_trajectory(np.random.default_rng(seed), (6, 2, 3))
+    given = np.asarray(advantages(trajectory, discount, trace))
+    value, next_value, reward, done = (np.asarray(trajectory[i], np.float64) for i in (3, 4, 5, 6))
     for t in range(6):
         weight, expected = np.ones((2, 3)), np.zeros((2, 3))
         for later in range(t, 6):
-            expected += weight * (reward[later] + discount * following[later] - value[later])
+            expected += weight * (reward[later] + discount * next_value[later] - value[later])
             weight *= discount * trace * (1 - done[later])
         np.testing.assert_allclose(given[t], expected, rtol=1e-4, atol=1e-5)
 
@@ -147,11 +147,13 @@ def test_actions_keep_to_masks_and_a_single_option_says_nothing() -> None:
 def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> None:
     settings = dataclasses.replace(WALKING, steps=30)
     env, keys = Walk(), jax.random.split(KEY, 2)
-    runner = begin(env, keys, LINES, settings)
+    runner = reset_all(env, keys, LINES, settings)
     params = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)).params
-    after, happened = rolled_out(env, WALK, params, runner, keys, LINES, settings)
-    assert happened.reward.shape == (30, 2, 4)
-    done, reward, earned = (np.asarray(leaf) for leaf in (happened.done, happened.reward, happened.earned))
+    after, trajectory = rolled_out(env, WALK, params, runner, keys, LINES, settings)
+    assert trajectory.reward.shape == (30, 2, 4)
+    done, reward, earned = (
+        np.asarray(leaf) for leaf in (trajectory.done, trajectory.reward, trajectory.episode_return)
+    )
     assert done.any((0, 2)).all()
     for g, a in np.ndindex(2, 4):
         so_far = 0.0
@@ -159,29 +161,31 @@ def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> 
             so_far += reward[t, g, a]
             assert earned[t, g, a] == pytest.approx(so_far)
             so_far *= 1 - done[t, g, a]
-        assert float(after.earned[g, a]) == pytest.approx(so_far)
-    ended = np.asarray(happened.observation.position)[1:][done[:-1]]
+        assert float(after.episode_return[g, a]) == pytest.approx(so_far)
+    ended = np.asarray(trajectory.observation.position)[1:][done[:-1]]
     assert set(ended.tolist()) <= {0, 1}  # from a reset
-    assert (np.asarray(happened.following)[done & (reward == np.asarray(LINES)[None, :, -1:])] == 0).all()
+    assert (np.asarray(trajectory.next_value)[done & (reward == np.asarray(LINES)[None, :, -1:])] == 0).all()
 
 
 def test_the_first_step_is_that_of_the_policy_gradient() -> None:
     """Before any update, the clipped surrogate's gradient is that of advantage * log-probability."""
     settings = dataclasses.replace(WALKING, epochs=1, minibatches=1, entropy=0.0, value=0.0, normalised=False)
     env, keys, size = Walk(), jax.random.split(KEY, 2), 2 * 8 * 4
-    runner = begin(env, keys, LINES, settings)
+    runner = reset_all(env, keys, LINES, settings)
     state = ppo.init(settings, WALK, KEY, jax.tree.map(lambda leaf: leaf[0, 0], runner.observation))
-    _, happened = rolled_out(env, WALK, state.params, runner, keys, LINES, settings)
-    advantage = advantages(happened, settings.discount, settings.trace)
+    _, trajectory = rolled_out(env, WALK, state.params, runner, keys, LINES, settings)
+    advantage = advantages(trajectory, settings.discount, settings.trace)
 
     def plain(params: Any) -> jax.Array:
-        logits = jax.vmap(jax.vmap(jax.vmap(lambda seen: WALK.policy.apply(params, seen))))(happened.observation)
-        return -(log_probs(logits, happened.action) * advantage).sum() / size
+        logits = jax.vmap(jax.vmap(jax.vmap(lambda seen: WALK.policy.apply(params, seen))))(trajectory.observation)
+        return -(log_probs(logits, trajectory.action) * advantage).sum() / size
 
     gradient = jax.jit(jax.grad(plain))(state.params["policy"])
     length = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(gradient)))
     for ratio in ("joint", "choice"):  # with one choice they are the same
-        learn = functools.partial(ppo.improve, dataclasses.replace(settings, ratio=ratio), WALK, state, keys, happened)
+        learn = functools.partial(
+            ppo.improve, dataclasses.replace(settings, ratio=ratio), WALK, state, keys, trajectory
+        )
         _, metrics = jax.jit(jax.vmap(lambda _, learn=learn: learn(), axis_name=AXIS))(jnp.zeros(1))
         assert float(metrics["gradient_norm"][0]) == pytest.approx(length, rel=1e-4)
 
@@ -191,7 +195,7 @@ def test_one_device_is_two_devices_and_equal_keys_give_equal_bits() -> None:
     chex.assert_trees_all_equal(one, again)
     chex.assert_trees_all_close(*(jax.tree.map(np.asarray, each) for each in (one, two)), rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(metrics, others, rtol=1e-3, atol=1e-4)
-    assert two.runner.earned.sharding.shard_shape((2, 4)) == (1, 4)
+    assert two.runner.episode_return.sharding.shard_shape((2, 4)) == (1, 4)
     assert int(one.learner.step) == 3 * WALKING.epochs * WALKING.minibatches
 
 
@@ -228,7 +232,7 @@ def test_an_environment_of_gymnax_is_one_of_ours() -> None:
     gymnax = pytest.importorskip("gymnax")
     env, params = gymnax.make("CartPole-v1")
     check_env(from_gymnax(env), params)
-    with pytest.raises(GraphrlError, match="tuple is no gymnax environment: give the first"):
+    with pytest.raises(GraphrlError, match="tuple is not a gymnax environment: must be the first"):
         from_gymnax((env, params))
 
 

@@ -62,9 +62,9 @@ def test_targets_are_the_rewards_and_where_episodes_go_on_what_follows(endless: 
     networks = ActorCritic(constant(np.zeros((8, 2, 3))), constant([4.0, 3.0]))
     settings = SacSettings(following_entropy=0.1, reward_scale=5.0, reward_shift=2.0, critic_rate=1e-9)
     batch = random_batch(jax.random.key(0))
-    following = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], 24, 1), batch.observation)
+    next_observation = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], 24, 1), batch.observation)
     goes_on = (jnp.arange(24) % 2).astype(jnp.float32)[None]
-    batch = batch._replace(following=following if endless else None, continues=goes_on)
+    batch = batch._replace(next_observation=next_observation if endless else None, continues=goes_on)
     state = sac.init(settings, networks, jax.random.key(0), acted())
     update = jax.jit(functools.partial(sac.update, settings, networks))
     _, metrics = update(jnp.float32(0.9), state, jax.random.key(1), batch)
@@ -88,7 +88,7 @@ def test_targets_follow_slowly() -> None:
 
 def test_noise_is_clipped() -> None:
     action = jnp.tile(jnp.asarray([0.0, 1.0]), 5000)
-    noise = sac.noised(SacSettings(noise=0.3, limit=0.4), jax.random.key(0), action) - action
+    noise = sac.add_noise(SacSettings(noise=0.3, limit=0.4), jax.random.key(0), action) - action
     assert float(jnp.abs(noise).max()) == pytest.approx(0.4, abs=1e-6)
     assert float(noise.std()) == pytest.approx(0.27, abs=0.02)
 

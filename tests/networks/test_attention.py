@@ -19,7 +19,7 @@ from graphrl.graphs.features import RELATIONS, TO_REDUCTION, padded_order_featur
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.networks import topological_attention
 from graphrl.networks.base import NEVER, Network, network
-from graphrl.networks.heads import AutoregressiveDecoder, Priorities, Stepwise, normalised, stepwise
+from graphrl.networks.heads import AutoregressiveDecoder, Priorities, Stepwise, normalise, stepwise
 from graphrl.networks.topological_attention import GRAPHS, EncoderName, HeadGroup, MaskedAttention, encoder
 
 
@@ -228,7 +228,7 @@ def test_networks_are_mapped_over_graphs_and_compiled_once() -> None:
 
 def test_normalised_priorities_of_equal_ops_are_zero_with_finite_gradients() -> None:
     mask = jnp.asarray([True, True, False])
-    value, slope = jax.vjp(lambda y: normalised(y, mask), jnp.asarray([3.0, 3.0, 9.0]))
+    value, slope = jax.vjp(lambda y: normalise(y, mask), jnp.asarray([3.0, 3.0, 9.0]))
     np.testing.assert_array_equal(value, [0, 0, 0])
     assert bool(jnp.isfinite(slope(jnp.asarray([1.0, 0.0, 0.0]))[0]).all())
 

@@ -23,7 +23,7 @@ from graphrl.networks.encoders import (
     NeighbourMeans,
     Neighbours,
     Recurrent,
-    largest,
+    max_of_senders,
     neighbour_mean,
 )
 from graphrl.networks.heads import ChoiceLogits, GraphValue
@@ -164,7 +164,7 @@ NODES = jax.random.normal(jax.random.key(0), (5, 3))
 
 def test_largest_of_the_senders_and_nothing_below_zero_where_there_are_none() -> None:
     values = jnp.array([[0.1, 0.9], [0.5, 0.2], [0.3, 0.3]])
-    out = largest(values, jnp.array([0, 1, 0, 3]), jnp.array([2, 2, 1, 3]))
+    out = max_of_senders(values, jnp.array([0, 1, 0, 3]), jnp.array([2, 2, 1, 3]))
     np.testing.assert_allclose(np.asarray(out), np.array([[0, 0], [0.1, 0.9], [0.5, 0.9]]))
 
 

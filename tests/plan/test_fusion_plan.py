@@ -88,8 +88,8 @@ def _with(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "message"),
     [
         (_with("inlined", ["1", "2", "nine"]), "inlined names op 'nine', which graph 'chain' does not have"),
-        (_with("inlined", ["1", "1", "2", "3"]), "inlined names op '1' twice: once is enough"),
-        (_with("inlined", ["0", "1", "2", "3"]), "op '0' of type 'dot_general' is inlined: it may not be"),
+        (_with("inlined", ["1", "1", "2", "3"]), "inlined names op '1' twice: must name it once"),
+        (_with("inlined", ["0", "1", "2", "3"]), "op '0' of type 'dot_general' cannot be inlined"),
         (_with("inlined", ["1", "2"]), "placement misses op '3'"),
         (_with("inlined", [1]), "inlined has 1: must be a list of op names"),
         (_with("chip", {"name": "x"}), "chip has no key 'flops_per_second'"),
@@ -171,7 +171,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert summary["value"] == 18.0
     Plan.load(plan).check(CHAIN)
     assert main(command) == 0
-    assert "2, which compute 3 more ops" in capsys.readouterr().out
+    assert "2, with 3 inlined ops" in capsys.readouterr().out
 
 
 def test_a_plan_of_kernels_is_no_order_for_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

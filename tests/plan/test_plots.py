@@ -123,8 +123,8 @@ def test_the_picture_of_a_map_says_what_matters(tmp_path: Path) -> None:
     figure = made(problem, [1, 1], [1, 1]).plot(WORKED_GRAPH, tmp_path / "map.png")
     shown = texts(figure)
     for text in (
-        "small: weights 4 B, most at once 8 B (of 8 B, 100%)",
-        "big: weights 0 B, most at once 4 B (no limit)",
+        "small: weights 4 B, peak 8 B (of 8 B, 100%)",
+        "big: weights 0 B, peak 4 B (no limit)",
         "latency 6.00 s",
         "bound 5.00 s (gap 20.0%)",
         "big, 66.7% of all",  # b waits for its output there, 4 of 6 s

@@ -99,7 +99,7 @@ def test_without_extras_all_else_runs_and_one_line_names_the_extra(installed: Pa
     shown = run_python(Path(model).parent, str(program), json.dumps(list(extra_of)))
     assert shown.returncode == 0, shown.stderr
     result = json.loads(shown.stdout.splitlines()[-1])
-    assert 'needs tensorboardX: pip install "graphrl[tensorboard]" (this run does without)\n' in result["training"]
+    assert 'needs tensorboardX: pip install "graphrl[tensorboard]" (this run does not write it)\n' in result["training"]
     for package, (code, error) in result["failed"].items():
         assert code == 1
         assert error.count("\n") == 1

@@ -102,11 +102,11 @@ def test_costs_and_searches_need_few_packages(tmp_path: Path) -> None:
     assert len(differences) == 5
     assert max(differences) < 1e-6
     assert [row["evaluations_per_s"] > 0 for row in rows if "work" in row] == [True, True]
-    title, _, head, _, says, *_ = page.splitlines()
-    assert title == "# graphrl on a CPU, in small"
+    title, _, summary, _, head, *_ = page.splitlines()
+    assert title == "# graphrl on a CPU, small sizes"
     assert head.startswith("Command: `python scripts/accelerator.py --platform cpu --seconds 120 --output")
     assert ". Seed: 3. Hardware: " in head
-    assert says.startswith("**No GPU has been measured yet.**")
+    assert summary.startswith("**No GPU has been measured yet.**")
     assert "| BRKGA, makespan | 32 | 8 |" in page
     assert "| **no** |" not in page
 

@@ -11,11 +11,11 @@ from reproduce.real_programs import process_size
 from reproduce.real_programs.process_size import Recipe, digest, measure_resident, random_arguments
 
 from graphrl.errors import GraphrlError
-from graphrl.xla.hook import available, captured
+from graphrl.xla.hook import captured, why_unavailable
 from graphrl.xla.planning.cache import places_of
 
 pytestmark = [
-    pytest.mark.skipif(available() is not None, reason=str(available())),
+    pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable())),
     pytest.mark.usefixtures("users_xla"),
 ]
 

@@ -21,7 +21,7 @@ from graphrl.errors import GraphrlError
 __all__ = ["launch"]
 
 WHERE = {"machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
-REST: dict[str, Any] = {"foretold": None, "peak": None, "results": 0, "flags": ""}
+REST: dict[str, Any] = {"predicted": None, "peak": None, "results": 0, "flags": ""}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -102,13 +102,13 @@ def test_steps_are_compiled_and_run_once(launch: Launch, tmp_path: Path, capfd: 
 def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
     rule, ours, mib = "nothing saveable, a layer", "graphrl at 20%", 2**20
     lines = []
-    for method, foretold, temporaries, step, seconds in (
+    for method, predicted, temporaries, step, seconds in (
         (NONE, None, 100, 0.1, 0.1),
         (rule, None, 30, 0.12, 0.13),
         (ours, 26, 25, 0.118, 0.12),
         ("graphrl at 33%", 20, 24, 0.14, 0.13),
     ):
-        figures: dict[str, Any] = {"foretold": foretold and foretold * mib, "temporaries": temporaries * mib}
+        figures: dict[str, Any] = {"predicted": predicted and predicted * mib, "temporaries": temporaries * mib}
         figures |= {"peak": (temporaries + 7) * mib, "results": 5 * mib, "step": step, "seconds": seconds, "flags": ""}
         key = {"program": "LSTM", "method": method, "size": "full", "chip": "h200", "device": "abacus"}
         where = {"error": None, **WHERE, "machine": "abacus"}
@@ -116,10 +116,12 @@ def test_steps_of_another_machine_are_shown(tmp_path: Path) -> None:
     (tmp_path / "measured.jsonl").write_text("".join(lines))
     means, program = device(Settings(out=tmp_path, programs=("LSTM", "Mamba"), device="abacus"))
     assert f"| {ours} | 1 | 25.0% | 18.0% | 20.0% |" in means.text
-    assert "temporaries are within 10% of what was foretold: 1 of 2" in means.text
-    assert "differ from those foretold by 10.0 points by the median, 10.0 at most" in means.text
+    assert "temporaries are within 10% of the prediction: 1 of 2" in means.text
+    assert "differ from predicted ones by 10.0 points by the median, 10.0 at most" in means.text
     assert "ours needs no more than a rule at its slowdown: 1 of 1" in means.text
-    assert "geometric mean of 1: 83.3%" in means.text
+    assert means.summary == (
+        "At the slowdown of jax's best rule graphrl needs 83.3% of its temporaries (geometric mean of 1 programs)."
+    )
     assert f"| {ours} | 26.0 | 25.0 | 27.0 | 118.00 | 120.00 | 18.0% | 20.0% |" in program.text
     assert (tmp_path / "device.png").stat().st_size > 1000
 

@@ -171,7 +171,7 @@ def test_what_is_played_tells_of_gains(launch: Launch, tmp_path: Path) -> None:
     done = launch("go", "--quick", "--sections", "changes")
     assert done.returncode == 0, done.stderr
     rows = table_of((tmp_path / "out" / "go-changes.md").read_text())
-    assert [row[0] for row in rows[2:]] == 2 * ["chance", "shown", "played", "both", "policy", "the gains"]
+    assert [row[0] for row in rows[2:]] == 2 * ["chance", "placement", "schedule", "both", "policy", "the gains"]
     below = [[float(cell) for cell in row[2:4]] for row in rows[2:]]
     assert all(gained > by_chance for gained, by_chance in zip(below[-1], below[6], strict=True))
 

@@ -5,7 +5,7 @@ import pytest
 from fusion_graphs import CHIP, fusable_graphs, fusion_priorities
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproduce.go.fusion import FusingPolicy, begun, best_drawn, fused, planned, settings_of
+from reproduce.go.fusion import FusingPolicy, best_drawn, fused, initial, planned, settings_of
 from reproduce.go.table3 import ONE_DEVICE, imitator
 from reproduce.policies import untrained
 
@@ -36,7 +36,7 @@ def pairs(count: int) -> FusionProblem:
 def test_it_begins_at_the_plan_of_the_kernels(data: st.DataObject) -> None:
     problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
     fusion, a = fuse(problem, data.draw(fusion_priorities(problem))), problem.graph.arrays
-    alone, params = begun(fusion, ONE_DEVICE, FUSION), begun(fusion, LINK, ALL)
+    alone, params = initial(fusion, ONE_DEVICE, FUSION), initial(fusion, LINK, ALL)
     assert fused(problem, alone.start).seconds == pytest.approx(fusion.seconds)
     assert planned(problem, ONE_DEVICE, alone, alone.start).value == pytest.approx(fusion.seconds)
     order = np.asarray(params.order)[: problem.num_ops]
@@ -51,7 +51,7 @@ def test_it_begins_at_the_plan_of_the_kernels(data: st.DataObject) -> None:
 
 def test_what_is_drawn_is_never_worse_and_at_times_better() -> None:
     problem = pairs(8)
-    params = begun(fuse_by("none", problem), ONE_DEVICE, FUSION)
+    params = initial(fuse_by("none", problem), ONE_DEVICE, FUSION)
     ends = [
         fused(
             problem,
@@ -69,11 +69,11 @@ def test_a_policy_imitates_where_flips_end() -> None:
     best = fuse_by("flips", problem)
     assert fuse_by("xla", problem).seconds > best.seconds < fuse_by("all", problem).seconds
     policy = imitator([problem], 80)
-    params = begun(fuse_by("xla", problem), ONE_DEVICE, policy.config)
+    params = initial(fuse_by("xla", problem), ONE_DEVICE, policy.config)
     choices = best_drawn(policy, params, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(problem, choices).inlined, best.inlined)
     other = pairs(20)  # an unseen graph
-    params = begun(fuse_by("xla", other), ONE_DEVICE, policy.config)
+    params = initial(fuse_by("xla", other), ONE_DEVICE, policy.config)
     choices = best_drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(other, choices).inlined, fuse_by("flips", other).inlined)
 

@@ -12,7 +12,7 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
 
-no_hook = pytest.mark.skipif(hook.available() is not None, reason=str(hook.available()))
+no_hook = pytest.mark.skipif(hook.why_unavailable() is not None, reason=str(hook.why_unavailable()))
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def test_a_rule_answers_while_it_is_asked(module: HloModule) -> None:
     assert listener.transform(data) is None
     memory = hook.captured(jax.jit(branches).lower(vector()), "memory")
     order = memory.order(memory.entry)
-    with listener.asks(lambda shown: {shown.entry.name: order}):
+    with listener.applies(lambda module: {module.entry.name: order}):
         changed = listener.transform(data)
     assert changed is not None
     assert parse_module(changed).order(module.entry) == order != module.order(module.entry)
-    with listener.asks(lambda shown: None):
+    with listener.applies(lambda module: None):
         assert listener.transform(data) is None
     assert listener.transform(data) is None
 
@@ -53,11 +53,11 @@ def test_what_a_rule_raises_comes_out_once_xla_is_done(module: HloModule) -> Non
         raise LookupError(shown.name)
 
     data, listener = module.message.SerializeToString(), gpu_compile.Listener()
-    with pytest.raises(LookupError, match="jit_branches"), listener.asks(rule):
+    with pytest.raises(LookupError, match="jit_branches"), listener.applies(rule):
         assert listener.transform(data) is None
-    with listener.asks(lambda shown: None):
+    with listener.applies(lambda module: None):
         listener.transform(data)
-    with pytest.raises(GraphrlError, match="did not show"), listener.asks(lambda shown: None):
+    with pytest.raises(GraphrlError, match="did not show"), listener.applies(lambda module: None):
         pass
 
 

@@ -14,7 +14,7 @@ import work_apart
 from comparison_rows import read_rows
 from launched import Launch, launch
 from processes import PACKAGE, ROOT, check_fault
-from reproduce.measurements import each_apart
+from reproduce.measurements import map_in_processes
 
 from graphrl.errors import GraphrlError
 
@@ -35,8 +35,10 @@ def test_tables_and_pictures(launch: Launch) -> None:
     assert dags.count("\n## Random DAGs: makespan on ") == 6
     assert "| method | 0.1 s | 0.2 s | worst | to bound | optimal | won or tied | seconds | failed |" in dags
     assert "| list | 0.00% | 0.00% | 0.00% |" in dags  # the best known, as there is no other
-    title, _, origin, *_ = dags.splitlines()
+    title, _, summary, _, origin, *_ = dags.splitlines()
     assert title == "# Makespan of random DAGs"
+    assert summary == "`list` has the least mean gap to the best known after 0.2 s: 0.00%."
+    assert "| `list` | 0.00% | 0.00% | 0.00% | 0.00% | 0.00% | 0.00% |" in dags
     command = " ".join(("python scripts/reproduce_opponents.py --out out", *options))
     assert re.fullmatch(rf"Command: `{command}`\. Seed: 0\. Hardware: .*\. Versions: .*\. Date: \d+-\d+-\d+\.", origin)
     rows = read_rows(out / "runs.jsonl")
@@ -68,11 +70,11 @@ def test_makespans_on_a_core_each(launch: Launch) -> None:
 
 
 def test_work_apart_has_a_core_and_a_death_is_a_fault() -> None:
-    done = dict(each_apart(work_apart.cores, [3, 1, 2], 1))
+    done = dict(map_in_processes(work_apart.cores, [3, 1, 2], 1))
     assert done.keys() == {1, 2, 3}
     assert all(len(some) == 1 for some in done.values())
     with pytest.raises(GraphrlError, match="a process died"):
-        list(each_apart(work_apart.die, [1, 2], 1))
+        list(map_in_processes(work_apart.die, [1, 2], 1))
 
 
 def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
@@ -80,9 +82,9 @@ def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 import work_apart
-from reproduce.measurements import each_apart
+from reproduce.measurements import map_in_processes
 if __name__ == "__main__":
-    list(each_apart(work_apart.stay, [Path({str(told)!r})], 1))
+    list(map_in_processes(work_apart.stay, [Path({str(told)!r})], 1))
 """
     path = tmp_path / "program.py"
     path.write_text(program)

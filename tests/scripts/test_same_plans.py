@@ -12,7 +12,7 @@ def test_it_tells_what_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(same_plans, "CASES", [("layered:12@1", {}, ("list", "given"))])
-    monkeypatch.setattr(same_plans, "keep_compiled", lambda: None)  # it changes settings of the whole process
+    monkeypatch.setattr(same_plans, "enable_compilation_cache", lambda: None)  # it changes settings of the process
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     monkeypatch.setattr(sys, "argv", ["same_plans.py", "--out", str(before)])
     same_plans.main()

@@ -14,7 +14,7 @@ from graphrl.graphs.datasets.known_optima import in_tree
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import OpStep
-from graphrl.solvers.anneal.orders import STEPS, Chain, Profile, WeighedBuffers, anneal, load, solve, start_orders
+from graphrl.solvers.anneal.orders import STEPS, Chain, MoveBuffers, Profile, anneal, solve, start_chains, start_orders
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.dfs_dp import solve as exact
@@ -24,14 +24,14 @@ HOT = 0.5  # temperature at which almost every move is made
 
 
 def profile_of(graph: ComputationGraph) -> Profile:
-    return Profile(WeighedBuffers(Flow(graph)))
+    return Profile(MoveBuffers(Flow(graph)))
 
 
 def annealed(graph: ComputationGraph, windows: int, temperature: float, seed: int = 0) -> Chain:
     """A chain after some windows; checks after each of them that its memory is that of its order."""
     flow, profile = Flow(graph), profile_of(graph)
-    weighed = WeighedBuffers(flow).arrays(flow)
-    (chain,) = load(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
+    weighed = MoveBuffers(flow).arrays(flow)
+    (chain,) = start_chains(np.array([flow.topological]), profile, [np.random.SeedSequence(seed)])
     for _ in range(windows):
         anneal(chain, weighed, 1, STEPS, temperature, temperature)
         assert_topological(flow, chain.order)
@@ -69,7 +69,7 @@ def test_the_profile_is_the_exact_peak(graph: ComputationGraph, seed: int) -> No
     assert profile_of(graph)(order)[0].max() == Usage(flow).peaks(order[None])[0]
 
 
-def test_an_output_in_place_of_an_input_that_nobody_else_reads_is_one_buffer() -> None:
+def test_an_output_in_place_of_an_input_that_no_other_op_reads_is_one_buffer() -> None:
     a = Op("a", outputs=(Tensor("x", 8),))
     b = Op("b", inputs=("x",), outputs=(Tensor("y", 8, reuses="x"),))
     c = Op("c", inputs=("y",))
@@ -128,7 +128,7 @@ def test_a_given_start_is_never_lost() -> None:
     assert solve(Task(graph, Problem(), Budget(evaluations=1), 0), chains=1, starts=(start,)).value == best.value
 
 
-def test_evaluations_are_counted_and_progress_is_told() -> None:
+def test_evaluations_are_counted_and_progress_is_reported() -> None:
     reports: list[tuple[int, float]] = []
 
     def progress(evaluations: int, seconds: float, plan: object, value: float) -> None:

@@ -151,7 +151,7 @@ def test_ctrl_c_before_there_is_any_plan_passes() -> None:
 def test_a_stage_is_ended_by_its_progress_at_the_bound() -> None:
     def solve(task: Task) -> Plan:
         task.best = lambda: GOOD
-        task.report(9, 12.0, at_once=True)
+        task.report(9, 12.0, force=True)
         raise AssertionError("the search went on")
 
     plan = staged(solve, bound=12.0)
@@ -165,11 +165,11 @@ def test_a_stage_that_cannot_take_the_problem_is_skipped() -> None:
     assert staged(refuse, good).value == 12
 
 
-def test_a_stage_that_fails_is_told_and_the_best_plan_stands() -> None:
+def test_a_stage_that_fails_warns_and_the_best_plan_is_kept() -> None:
     def fail(task: Task) -> Plan:
         raise RuntimeError("out of\nmemory")
 
-    with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far stands"):
+    with pytest.warns(UserWarning, match=r"stage0 could not run \(out of memory\): the best plan so far is kept"):
         assert staged(fail).value == BAD.value
 
 

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from graphrl.agents.go.agent import coarse, seen
+from graphrl.agents.go.agent import coarse, coarse_instance
 from graphrl.agents.go.network import Policy, _logits
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Pipelined, Tensor
 from graphrl.methods import find_solver
 from graphrl.solvers.anneal import clusters
-from graphrl.solvers.anneal.clusters import Clusters, clustered, has_parts
+from graphrl.solvers.anneal.clusters import Clusters, has_parts, make_clusters
 from graphrl.solvers.base import Budget, Task
 
 DEAR = Problem("makespan", 4, latency=0.5, bandwidth=1.0)
@@ -59,9 +59,9 @@ def test_the_dearest_transfer_is_inside() -> None:
 
 def test_small_and_dense_graphs_have_none_nor_have_other_transfers() -> None:
     graph = chains(6, 100)
-    assert clustered(graph, DEAR) is not None
-    assert clustered(graph, dataclasses.replace(DEAR, transfer="link")) is None
-    assert clustered(graph, Problem("peak_memory", 4)) is None
+    assert make_clusters(graph, DEAR) is not None
+    assert make_clusters(graph, dataclasses.replace(DEAR, transfer="link")) is None
+    assert make_clusters(graph, Problem("peak_memory", 4)) is None
     assert not has_parts(layered(100, 0))
 
 
@@ -80,16 +80,16 @@ def test_searches_leave_one_device_by_moving_clusters(
     graph = chains(120, 20)
     problem = dataclasses.replace(DEAR, transfer=transfer, latency=20.0)
 
-    def found() -> float:
+    def makespan() -> float:
         task = Task(graph, problem, Budget(evaluations=3_000), 0)
         hint = Task(graph, problem, Budget(evaluations=1)).plan(None, np.arange(2_400), evaluations=1)
         plan = find_solver(method)(task, hint=hint)
         plan.check(graph)
         return plan.makespan
 
-    assert found() == 600
-    monkeypatch.setattr(clusters, "LEAST_OPS", len(graph.ops) + 1)
-    assert found() == 2_400 if transfer == "rendezvous" else found() > 900
+    assert makespan() == 600
+    monkeypatch.setattr(clusters, "MIN_OPS", len(graph.ops) + 1)
+    assert makespan() == 2_400 if transfer == "rendezvous" else makespan() > 900
 
 
 def test_the_policy_sees_a_graph_of_clusters() -> None:
@@ -101,7 +101,7 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert view.graph.arrays.runtime.sum() == pytest.approx(600)
     crossing = view.cluster[:-6] != view.cluster[6:]
     assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # a byte per edge of a chain, none against the order
-    params, played = seen(view, DEAR, placement, Policy.default(DEAR).config)
+    params, played = coarse_instance(view, DEAR, placement, Policy.default(DEAR).config)
     assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
     assert played.ops.shape[0] == len(params.order)
 

@@ -16,7 +16,7 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.fusion.rules import everything
 from graphrl.solvers.rules.placements import partition
-from graphrl.solvers.sending.solver import quick_plan
+from graphrl.solvers.transfer_rules.solver import quick_plan
 
 METHODS = ("given", "list", "hlfet", "etf", "metis", "expert", "anneal-schedule", "auto")
 PROBLEMS = (
@@ -33,7 +33,7 @@ def test_groups_are_numbered_by_their_first_ops() -> None:
     graph = grouped(random_dag(0, 6), {"op1": 9, "op4": 9, "op5": 3})
     assert graph.colocation is not None
     assert graph.colocation.tolist() == [0, 1, 2, 3, 1, 4]
-    assert graph.mates.tolist() == [0, 4, 2, 3, 1, 5]
+    assert graph.next_colocated.tolist() == [0, 4, 2, 3, 1, 5]
     assert random_dag(0, 6).colocation is None
     assert grouped(random_dag(0, 6), {"op1": 9}).colocation is None
 
@@ -72,13 +72,13 @@ def test_under_link_auto_moves_groups_where_that_leads() -> None:
 
 def test_what_is_apart_has_no_costs() -> None:
     graph = grouped(random_dag(0, 4), {"op0": 1, "op3": 1})
-    with pytest.raises(PlanError, match="ops 'op0' and 'op3' are on devices 0 and 1: they go together"):
+    with pytest.raises(PlanError, match="colocated ops 'op0' and 'op3' are on devices 0 and 1"):
         exact.evaluate(graph, Problem("makespan", 2), [0, 0, 0, 1], np.arange(4))
 
 
 @pytest.mark.parametrize("method", ["brkga", "local-search", "multilevel", "cp-sat"])
-def test_methods_that_place_ops_one_by_one_say_so(method: str) -> None:
-    with pytest.raises(ProblemError, match=f"{method!r} places ops one by one: graph 'dag0' has ops that are"):
+def test_methods_that_place_ops_one_by_one_reject_colocation(method: str) -> None:
+    with pytest.raises(ProblemError, match=f"{method!r} cannot keep ops together: graph 'dag0' has colocated"):
         find_solver(method)(Task(GROUPED, PROBLEMS[0], Budget(evaluations=10)))
     find_solver("depth-first")(Task(GROUPED, Problem(), Budget(evaluations=10)))
 

@@ -15,7 +15,7 @@ from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.errors import PlanError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.plan import Plan
-from graphrl.solvers.fusion.flips import annealed, descended, flip_costs
+from graphrl.solvers.fusion.flips import anneal_from, descend_from, flip_costs
 from graphrl.solvers.fusion.rules import RULES, candidates, fuse_by, largest_kernel
 
 
@@ -61,7 +61,7 @@ def test_what_each_rule_inlines(rule: str, inlined: tuple[str, ...]) -> None:
 def test_rules_keep_the_limits_and_none_beats_brute_force(problem: FusionProblem) -> None:
     best = min(fusion.seconds for fusion in legal_fusions(problem))
     seconds = {rule: fuse_by(rule, problem).seconds for rule in RULES if rule != "anneal"}
-    seconds["anneal"] = annealed(fuse_by("flips", problem), 500).seconds
+    seconds["anneal"] = anneal_from(fuse_by("flips", problem), 500).seconds
     assert min(seconds.values()) >= best - 1e-9
     assert seconds["flips"] <= min(seconds["xla"], seconds["all"]) + 1e-9
     assert seconds["anneal"] <= seconds["flips"] + 1e-9
@@ -72,7 +72,7 @@ def test_rules_keep_the_limits_and_none_beats_brute_force(problem: FusionProblem
 def test_no_flip_improves_where_flipping_ends(data: st.DataObject) -> None:
     problem = data.draw(fusion_problems(max_ops=8))
     start = fuse(problem, data.draw(fusion_priorities(problem)))
-    end = descended(start)
+    end = descend_from(start)
     assert end.seconds <= start.seconds + 1e-9
     one_away = [
         other.seconds for other in legal_fusions(problem) if np.count_nonzero(other.inlined != end.inlined) == 1
@@ -92,7 +92,7 @@ def test_what_each_flip_alone_costs(data: st.DataObject) -> None:
     np.testing.assert_allclose(flip_costs(fusion), costs, atol=1e-9)
 
 
-def test_flipping_takes_an_op_out_that_costs_more_than_it_spares() -> None:
+def test_flipping_takes_an_op_out_that_costs_more_than_it_saves() -> None:
     # "heavy" takes 25 s of operations: two kernels that compute it take longer than one that writes 4 B
     ops = (
         Op("heavy", "exp", inputs=("x",), outputs=(Tensor("h", 4),), flops=100),

@@ -36,7 +36,7 @@ from graphrl.solvers.rules.plan_builder import (
     earliest_first,
     highest_level_first,
     in_order,
-    placed,
+    place_all,
 )
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.solver import Solver
@@ -83,19 +83,19 @@ def check_builder(b: Builder, graph: ComputationGraph, problem: Problem, plan: P
 
 
 @given(st.data())
-def test_the_builder_means_what_the_exact_costs_say(data: st.DataObject) -> None:
+def test_the_builder_agrees_with_the_exact_costs(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
     n = len(graph.ops)
     placement = np.array(data.draw(st.lists(st.integers(0, problem.devices - 1), min_size=n, max_size=n)))
     b = builder(graph, problem)
-    plan = placed(b, graph.arrays.topological, placement)
+    plan = place_all(b, graph.arrays.topological, placement)
     assert plan[0].tolist() == placement.tolist()
     assert plan[1][plan[1] < n].tolist() == graph.arrays.topological.tolist()
     check_builder(b, graph, problem, plan)
 
 
 @given(st.data())
-def test_every_rule_builds_what_the_exact_costs_say(data: st.DataObject) -> None:
+def test_every_rule_agrees_with_the_exact_costs(data: st.DataObject) -> None:
     graph, problem = data.draw(graphs(max_ops=10)), data.draw(problems())
     prices, targets = st.sampled_from([0.0, 0.25, 1.0]), st.sampled_from([0.0, 9.0, math.inf])
     least = data.draw(st.sampled_from([START, FINISH, BYTES]))
@@ -114,7 +114,7 @@ def test_an_op_goes_where_it_finishes_first(graph: ComputationGraph, problem: Pr
     ends = []
     for device in range(problem.devices):
         placement = np.where(np.arange(len(order)) == order[-1], device, chosen)
-        placed(b, order, placement)
+        place_all(b, order, placement)
         ends.append(b.ops["end"][order[-1]])
     assert ends[chosen[order[-1]]] == min(ends)
 
@@ -252,7 +252,7 @@ def test_many_inputs_are_sent_in_the_order_in_which_they_are_written() -> None:
     writers = [Op(f"w{i}", runtime=runtimes[i], outputs=(Tensor(f"t{i}", 1),)) for i in range(count)]
     graph = ComputationGraph("fan-in", (*writers, Op("last", inputs=tuple(f"t{i}" for i in range(count)))))
     order = np.append(np.random.default_rng(1).permutation(count), count)
-    _, nodes = placed(builder(graph, Problem("makespan", 2)), order, np.append(np.zeros(count, np.int64), 1))
+    _, nodes = place_all(builder(graph, Problem("makespan", 2)), order, np.append(np.zeros(count, np.int64), 1))
     end = np.empty(count)
     end[order[:-1]] = np.cumsum(np.array(runtimes)[order[:-1]])
     sent = (nodes[nodes > count] - count - 1) // 2

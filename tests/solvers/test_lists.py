@@ -50,7 +50,7 @@ def played_slowly(graph: ComputationGraph, listed: np.ndarray, devices: int) -> 
 
 
 @given(graphs(), st.integers(1, 3), st.integers(0, 99))
-def test_a_list_is_played_as_the_rule_says(graph: ComputationGraph, devices: int, seed: int) -> None:
+def test_a_list_is_scheduled_by_the_rule(graph: ComputationGraph, devices: int, seed: int) -> None:
     search.prepare_with_lists()
     lists = search.lists(graph, devices, np.random.SeedSequence(seed))
     np.random.default_rng(seed).shuffle(lists.listed)
@@ -64,13 +64,13 @@ def test_a_list_is_played_as_the_rule_says(graph: ComputationGraph, devices: int
 
 @given(graphs(), st.integers(1, 3))
 def test_its_plans_are_between_the_bound_and_the_first_list(graph: ComputationGraph, devices: int) -> None:
-    found = [annealed(graph, devices, count) for count in (1, 60)]
-    for plan in found:
+    plans = [annealed(graph, devices, count) for count in (1, 60)]
+    for plan in plans:
         plan.check(graph)
         assert plan.bound == lower_bound(graph, plan.problem)
         assert plan.bound is not None
         assert plan.bound <= plan.value
-    assert found[1].value <= found[0].value
+    assert plans[1].value <= plans[0].value
 
 
 def test_it_reaches_optima_that_lists_by_levels_do_not() -> None:
@@ -127,5 +127,5 @@ def test_auto_finds_plans_where_a_device_waits() -> None:
 
 @pytest.mark.parametrize("other", [{"transfer": "link"}, {"transfer": "rendezvous"}, {"memory_limit": 9}])
 def test_other_problems_are_refused(other: dict[str, Any]) -> None:
-    with pytest.raises(ProblemError, match="must be the objective makespan, under free, without a memory limit"):
+    with pytest.raises(ProblemError, match="requires the objective makespan with free transfers and no memory limit"):
         annealed(random_dag(0), 2, 9, **other)

@@ -77,7 +77,7 @@ def test_what_a_placement_must_keep() -> None:
     problem = Problem("max_load", 2, cpus=1)
     assert costs_of(graph, problem, [1, 1, 1, 0]).loads == (0, 3)
     for placement, message in (
-        ([0, 1, 1, 0], "ops 'a' and 'b' are on devices 0 and 1: they go together"),
+        ([0, 1, 1, 0], "colocated ops 'a' and 'b' are on devices 0 and 1"),
         ([0, 0, 0, 0], "op 'c' is placed on device 0, an accelerator: it cannot run there"),
         ([0, 0, 1, 1], "op 'd' is placed on device 1, a CPU: it cannot run there"),
     ):
@@ -145,9 +145,9 @@ def test_the_machine_of_the_file_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "makespan", "cpus": 1}, "cpus goes with the objective max_load"),
+        ({"objective": "makespan", "cpus": 1}, "cpus requires the objective max_load"),
         ({"objective": "max_load", "devices": 2, "cpus": 3}, "cpus is 3: must be an integer from 0 to 2"),
-        ({"objective": "peak_memory", "memory_limit": 5}, "memory_limit goes with makespan and max_load"),
+        ({"objective": "peak_memory", "memory_limit": 5}, "memory_limit requires the objective makespan or max_load"),
     ],
 )
 def test_problems_that_are_refused(options: dict[str, object], message: str) -> None:
@@ -160,7 +160,7 @@ def test_problems_that_are_refused(options: dict[str, object], message: str) -> 
     [
         ({"method": "list"}, "objective must not be max_load"),
         ({"method": "brkga"}, "objective must not be max_load"),
-        ({"fuse": "single"}, "fuse goes with peak_memory and makespan"),
+        ({"fuse": "single"}, "fuse requires the objective peak_memory or makespan"),
         ({"method": "stage-dp", "objective": "makespan"}, "method 'stage-dp' minimises max_load"),
     ],
 )
@@ -202,13 +202,13 @@ def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     options = ["--objective", "max_load", "--methods", "equal-stages,stage-dp", "--evaluations", "10"]
     assert main([*command[:3], *options]) == 0
     assert "max load on 3 devices" in capsys.readouterr().out
-    check_failure([*command, *options], 2, "name different machines: say --devices", capsys)
+    check_failure([*command, *options], 2, "name different machines: give --devices", capsys)
     assert main([*command, *options, "--devices", "2"]) == 0
 
 
 def test_a_file_whose_ops_run_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.json"
     path.write_text(json.dumps(file_of([node(1, 1.0), node(2, 1.0, supportedOnFpga=0)], [edge(1, 2, 1.0)], cpus=0)))
-    fault = "op '2:node2' can run on none of the devices, 2 accelerators and 0 CPUs"
+    fault = "op '2:node2' can run on none of the devices: 2 accelerators and 0 CPUs"
     for method in ("auto", "stage-dp", "anneal-load", "cp-sat", "equal-stages"):
         check_failure(["optimize", str(path), "--objective", "max_load", "--method", method], 2, fault, capsys)

@@ -147,11 +147,11 @@ def test_an_experts_split_of_the_forward_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ({"fpgas": []}, "it is no split: it has no list 'cpus'"),
+        ({"fpgas": []}, "not a split: it has no list 'cpus'"),
         ({"cpus": [], "fpgas": [{"nodes": ["1"]}]}, "fpgas[0] has no list 'nodes' of ids"),
         ({"cpus": [], "fpgas": [{"nodes": [1]}, {"nodes": [1]}]}, "node 1 is on two devices"),
         ({"cpus": [], "fpgas": [{"nodes": [1, 9]}]}, "the split has node 9: 'training' has no such op"),
-        ({"cpus": [], "fpgas": [{"nodes": [1]}]}, "says nothing of op '2:node2'"),
+        ({"cpus": [], "fpgas": [{"nodes": [1]}]}, "places neither op '2:node2'"),
         ({"cpus": [{"nodes": [1]}], "fpgas": []}, "places node 1 on cpus[0]: the problem has 0 of them"),
     ],
 )

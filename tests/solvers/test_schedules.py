@@ -26,7 +26,7 @@ from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.memory import write_nodes
 from graphrl.solvers.schedules.moves import KINDS
-from graphrl.solvers.schedules.multilevel import coarse_graph, expanded, segments
+from graphrl.solvers.schedules.multilevel import coarse_graph, expand, segments
 from graphrl.solvers.schedules.multilevel import solve as solve_multilevel
 from graphrl.solvers.schedules.solver import WEIGHT, Chain, run_chain, solve, solve_local_search, start_chain
 from graphrl.solvers.schedules.state import ABSENT, Schedule
@@ -218,7 +218,7 @@ def test_it_finds_tiny_optima(problem: Problem) -> None:
     assert plan.value == pytest.approx(optimum(TINY, problem), rel=1e-6)
 
 
-def test_it_starts_anew_when_it_is_stuck() -> None:
+def test_it_restarts_when_it_is_stuck() -> None:
     """Once it is stuck, more time changes nothing without restarts; with them it does on some graph."""
     problem, budget = PROBLEMS[0], Budget(evaluations=20_000)
     gains = []
@@ -276,7 +276,7 @@ def test_a_coarse_plan_is_a_plan_of_the_graph(data: st.DataObject) -> None:
     assert (np.diff(segment[order]) >= 0).all()
     coarse = coarse_graph(graph, segment)
     assert coarse.arrays.runtime.sum() == pytest.approx(graph.arrays.runtime.sum())
-    placement, nodes = expanded(graph, problem.devices, order, segment, list_schedule(coarse, problem))
+    placement, nodes = expand(graph, problem.devices, order, segment, list_schedule(coarse, problem))
     exact.evaluate(graph, problem, placement, nodes)  # raises if the order is invalid
     assert all(len(set(placement[segment == i].tolist())) == 1 for i in range(count))
 
@@ -287,8 +287,8 @@ def test_one_segment_an_op_keeps_the_makespan() -> None:
     segment = segments(graph, PROBLEMS[0], order, len(graph.ops))
     coarse = coarse_graph(graph, segment)
     plan = list_schedule(coarse, PROBLEMS[0])
-    fine = expanded(graph, 2, order, segment, plan)
-    same_order = expanded(coarse, 2, np.arange(len(coarse.ops)), np.arange(len(coarse.ops)), plan)
+    fine = expand(graph, 2, order, segment, plan)
+    same_order = expand(coarse, 2, np.arange(len(coarse.ops)), np.arange(len(coarse.ops)), plan)
     makespans = [exact.evaluate(graph, PROBLEMS[0], *fine), exact.evaluate(coarse, PROBLEMS[0], *same_order)]
     assert makespans[0].makespan == makespans[1].makespan
 

@@ -10,11 +10,13 @@ import pytest
 from jax.sharding import PartitionSpec
 from tiny_agent import TINY, TinyConfig, tiny_batch
 
+from graphrl.agents import AGENTS, find_agent
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.padding import Sizes
 from graphrl.mesh import check_shares, make_mesh, most_that_share
 from graphrl.training import devices
 from graphrl.training.config import (
+    RENAMED,
     RunConfig,
     Schedule,
     as_dict,
@@ -25,7 +27,7 @@ from graphrl.training.config import (
     read_values,
     updated,
 )
-from graphrl.training.data import Batch, Data, DataConfig, made_ahead
+from graphrl.training.data import Batch, Data, DataConfig, prefetched
 from graphrl.training.run import default_config
 from graphrl.units import format_end
 
@@ -99,9 +101,13 @@ def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
 
 
 def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:
-    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.validation is where .* walk on from 3"):
+    with pytest.raises(
+        ProblemError, match=r"layered:30x5@50 of data\.validation would be among the fresh graphs .* increase from 3"
+    ):
         data(fresh=True, train=("layered:30x1@3",), validation=("layered:30x5@50",))
-    with pytest.raises(ProblemError, match=r"layered:30x5@50 of data\.test is where .* walk on from 9"):
+    with pytest.raises(
+        ProblemError, match=r"layered:30x5@50 of data\.test would be among the fresh graphs .* increase from 9"
+    ):
         data(fresh=True, train=("layered:30x1@9",), test=("layered:30x5@50",))
     with pytest.raises(ProblemError, match="workloads:bert is no file, no folder and no set of graphs"):
         data(fresh=True, train=("workloads:bert",))
@@ -117,20 +123,20 @@ def test_what_is_made_ahead_comes_in_order_and_stops_when_told() -> None:
         return 10 * number
 
     for ahead in (0, 1, 3):
-        with made_ahead(make, range(1, 6), ahead) as items:
+        with prefetched(make, range(1, 6), ahead) as items:
             assert list(items) == [10, 20, 30, 40, 50]
     numbers.clear()
-    with made_ahead(make, range(100), 2) as items:
+    with prefetched(make, range(100), 2) as items:
         assert [next(items) for _ in range(3)] == [0, 10, 20]
     assert len(numbers) <= 6
-    with pytest.raises(ProblemError, match="seven"), made_ahead(make, range(6, 100), 2) as items:
+    with pytest.raises(ProblemError, match="seven"), prefetched(make, range(6, 100), 2) as items:
         list(items)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ahead": -1}, r"data\.ahead is -1: must be at least 0"),
+        ({"prefetch": -1}, r"data\.prefetch is -1: must be at least 0"),
         ({"validation": ("layered:20x9@100",)}, "in data.train and in data.validation"),
         ({"test": ("layered:40x9@103",)}, "layered:40@103 is in data.train and in data.test"),
         ({"test": ("layered:20x9@3",)}, "layered:20@3 is in data.validation and in data.test"),
@@ -185,6 +191,28 @@ def test_a_wrong_setting_is_one_line(setting: str, message: str) -> None:
     with pytest.raises(ProblemError, match=message) as caught:
         updated(default_config(TINY), parsed([setting]))
     assert "\n" not in str(caught.value)
+
+
+def test_old_names_of_settings_are_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{name}={number}" for number, name in enumerate(("data.ahead", "training.ahead", "agent.start"))]
+    values = parsed(names)
+    config = updated(default_config(TINY), values)
+    assert (config.data.prefetch, config.training.max_in_flight, config.agent.init_checkpoint) == (0, 1, "2")
+    assert capsys.readouterr().err == (
+        "graphrl: --set: deprecated names of settings: agent.start is now agent.init_checkpoint, "
+        "data.ahead is now data.prefetch, training.ahead is now training.max_in_flight\n"
+    )
+    (tmp_path / "a.toml").write_text("[training]\nahead = 3\nmax_in_flight = 4\n")
+    assert read_values(str(tmp_path / "a.toml")) == {"training": {"max_in_flight": 4}}
+    assert "a.toml: deprecated names of settings: training.ahead is now" in capsys.readouterr().err
+    assert parsed(["training.max_in_flight=1"]) == {"training": {"max_in_flight": "1"}}
+    assert capsys.readouterr().err == ""
+
+
+def test_every_old_name_has_a_setting_now() -> None:
+    known = {key for name in AGENTS for key in keys_of(default_config(find_agent(name)))}
+    assert set(RENAMED.values()) <= known
+    assert not set(RENAMED) & known
 
 
 def test_files_of_settings(tmp_path: Path) -> None:
@@ -248,4 +276,4 @@ def test_devices_that_cannot_share_a_batch_are_refused() -> None:
 def test_other_processes_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(ProblemError, match="JAX_NUM_PROCESSES is 'two'"):
-        devices.start(4, distributed=True)
+        devices.configure(4, distributed=True)

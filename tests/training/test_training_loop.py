@@ -26,7 +26,7 @@ from graphrl.cli import main
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.training import checkpoints
 from graphrl.training.checkpoints import Checkpoints, find, read, read_info
-from graphrl.training.folder import has_run, owned, read_metrics
+from graphrl.training.folder import has_run, locked_folder, read_metrics
 from graphrl.training.run import TrainingError
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/tiny_agent.py")
@@ -78,8 +78,28 @@ def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp
     assert all(isinstance(look["step"], int) for look in read(tmp_path).info.validation)
 
 
+def test_a_run_with_old_names_of_settings_and_metrics_goes_on(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    train_tiny(run, "training.steps=7")
+    for path in (run / "run.json", *run.glob("step-*/checkpoint.json"), run / "metrics.jsonl"):
+        text = path.read_text()
+        for new, old in (("max_in_flight", "ahead"), ("prefetch", "ahead"), ("init_checkpoint", "start")):
+            text = text.replace(f'"{new}"', f'"{old}"')
+        path.write_text(text.replace('"negative_error"', '"speedup_least"'))
+    capsys.readouterr()
+    assert [look["speedup_min"] for look in read(run).info.validation]
+    assert "speedup_min" in read_metrics(run)[0]["validation"]  # type: ignore[operator]
+    assert read(run).info.config["data"]["prefetch"] == 2
+    train_tiny(run, "training.steps=12", resume=True)
+    assert f"graphrl: {run}/run.json: deprecated names of settings: agent.start is now" in capsys.readouterr().err
+    assert_same(final_state(run), final_state(whole))
+    assert '"prefetch"' in (run / "run.json").read_text()
+
+
 def test_a_run_is_not_begun_twice_and_keeps_its_settings(whole: Path) -> None:
-    with pytest.raises(ProblemError, match="holds a run"):
+    with pytest.raises(ProblemError, match="has a run"):
         train_tiny(whole)
     with pytest.raises(ProblemError, match=r"another agent\.rate"):
         train_tiny(whole, "agent.rate=0.5", resume=True)
@@ -95,13 +115,13 @@ def test_a_checkpoint_of_another_shape_is_refused(whole: Path) -> None:
 def test_a_run_that_began_with_another_goes_on_without_it(whole: Path, tmp_path: Path) -> None:
     other, run = tmp_path / "other", tmp_path / "run"
     shutil.copytree(whole, other, symlinks=True)
-    train_tiny(run, f"agent.start={other}", "training.steps=3", "training.keep=9")
+    train_tiny(run, f"agent.init_checkpoint={other}", "training.steps=3", "training.keep=9")
     begun = read(run / "step-00000000").state["params"]
     jax.tree.map(np.testing.assert_array_equal, begun, read(other).state["params"])
     shutil.rmtree(other)
     assert train_tiny(run, "training.steps=5", resume=True).outcome.step == 5
     with pytest.raises(GraphrlError, match="cannot read"):
-        train_tiny(tmp_path / "new", f"agent.start={other}")
+        train_tiny(tmp_path / "new", f"agent.init_checkpoint={other}")
 
 
 def test_a_broken_checkpoint_is_one_line(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +239,7 @@ def test_a_run_goes_on_from_the_last_whole_checkpoint(
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("graphrl:")]
     assert len(warnings) == 1
     assert "step-00000012" in warnings[0] or "step 12" in warnings[0]
-    assert warnings[0].endswith(f"going on from {run}/step-00000010")
+    assert warnings[0].endswith(f"continuing from {run}/step-00000010")
     assert (run / "broken-step-00000012").is_dir()
 
 
@@ -331,11 +351,11 @@ def test_a_second_training_in_a_folder_is_one_line(
 ) -> None:
     monkeypatch.setitem(AGENTS, "tiny", "tiny_agent")
     run = str(tmp_path / "run")
-    with owned(Path(run), resume=False):
+    with locked_folder(Path(run), resume=False):
         assert main(["train", "tiny", "--out", run]) == 1
         assert main(["train", "tiny", "--out", run, "--resume"]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert errors == [f"graphrl: error: {run}: another process trains there now: name another --out"] * 2
+    assert errors == [f"graphrl: error: {run}: another process is training there: choose another --out"] * 2
     assert main(["train", "tiny", "--out", run, "--set", "training.steps=1"]) == 0
 
 
@@ -359,9 +379,9 @@ def test_a_refused_set_of_graphs_leaves_no_folder(
 
 def test_a_refusal_after_the_record_was_begun_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(TinyPolicy, "start", refuse)
+        patched.setattr(TinyPolicy, "load_params", refuse)
         with pytest.raises(GraphrlError, match="no policy there"):
-            train_tiny(tmp_path / "tensorboard" / "run", "agent.start=there")
+            train_tiny(tmp_path / "tensorboard" / "run", "agent.init_checkpoint=there")
     assert not list(tmp_path.iterdir())
     assert train_tiny(tmp_path / "tensorboard" / "run", "training.steps=1").outcome.step == 1
 
@@ -391,20 +411,20 @@ def test_a_run_to_go_on_with_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_updates_that_are_ahead_of_their_record_are_recorded_all_the_same(tmp_path: Path) -> None:
-    late = ("data.ahead=0", "training.validate_every=100", "training.checkpoint_every=4", "training.steps=5")
+    late = ("data.prefetch=0", "training.validate_every=100", "training.checkpoint_every=4", "training.steps=5")
     for ahead in (0, 2):
-        train_tiny(tmp_path / str(ahead), *late, f"training.ahead={ahead}")
+        train_tiny(tmp_path / str(ahead), *late, f"training.max_in_flight={ahead}")
     assert len(losses(tmp_path / "0")) == 5
     assert losses(tmp_path / "0") == losses(tmp_path / "2")
 
 
 def test_a_number_that_is_none_is_found_before_another_checkpoint(tmp_path: Path) -> None:
-    settings = ("agent.poisoned=9", "training.ahead=100", "training.checkpoint_every=4")
+    settings = ("agent.poisoned=9", "training.max_in_flight=100", "training.checkpoint_every=4")
     with pytest.raises(TrainingError, match=r"step 9: loss is not finite on layered-.*step-00000008$"):
         train_tiny(tmp_path, *settings, "training.validate_every=4")
     assert read_metrics(tmp_path)[-1]["step"] == 8
     with pytest.raises(TrainingError, match="step 9: loss is not finite"):
-        train_tiny(tmp_path, "training.ahead=1", resume=True)
+        train_tiny(tmp_path, "training.max_in_flight=1", resume=True)
     assert not [path for path in tmp_path.glob("step-*") if read_info(path).step > 8]
     assert read_info(find(tmp_path)).agent in TinyPolicy.agents
     assert os.path.islink(tmp_path / "best")

@@ -101,7 +101,7 @@ NAMED = [kept, ordered, ordered_kept, kept_twice, Child.loss, Model.step, Child.
 
 
 @pytest.mark.parametrize("fn", NAMED)
-def test_what_a_decorator_left_in_a_module_is_pickled_by_name(fn: Any) -> None:
+def test_decorated_functions_of_a_module_are_pickled_by_name(fn: Any) -> None:
     for protocol in PROTOCOLS:
         assert pickle.loads(pickle.dumps(fn, protocol)) is fn
         assert len(pickle.dumps(fn, protocol)) < 200
@@ -121,7 +121,7 @@ def test_methods_and_partial_functions_are_pickled_with_their_arguments() -> Non
 
 @DECORATORS
 @pytest.mark.parametrize("fn", [plain, functools.partial(plain), Called(3.0), Called(2.0).__call__])
-def test_others_are_pickled_with_what_they_wrap(decorate: Callable[..., Any], fn: Callable[..., Any]) -> None:
+def test_others_are_pickled_with_their_function(decorate: Callable[..., Any], fn: Callable[..., Any]) -> None:
     decorated = decorate(fn)
     for again in (*(pickle.loads(pickle.dumps(decorated, p)) for p in PROTOCOLS), copy.deepcopy(decorated)):
         np.testing.assert_allclose(again(X), fn(X), rtol=1e-6)
@@ -139,7 +139,7 @@ def test_a_method_that_its_object_has_decorated(decorate: Callable[..., Any]) ->
 
 
 @DECORATORS
-def test_what_pickle_cannot_find_is_refused_as_functions_are(decorate: Callable[..., Any]) -> None:
+def test_functions_that_pickle_cannot_find_are_refused(decorate: Callable[..., Any]) -> None:
     fn = decorate(lambda x: x.sum())
     with pytest.raises((pickle.PicklingError, AttributeError), match=r"Can't (pickle|get) .*<lambda>"):
         pickle.dumps(fn)

@@ -19,7 +19,7 @@ from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.assignment.heap import Block, heap_size
 from graphrl.xla.callback import Answer, rescheduled
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.planning.temp_search import least_temp, temp_bound
 from graphrl.xla.settings import PROBLEM
 
@@ -81,16 +81,16 @@ def test_the_prediction_is_exact_for_xlas_schedules(name: str) -> None:
     assert TempPredictor(module)(module.order(module.entry)) == _temp(compiled)
 
 
-@pytest.mark.skipif(hook.available() is not None, reason="this jaxlib has no hook for schedules")
+@pytest.mark.skipif(hook.why_unavailable() is not None, reason="this jaxlib has no hook for schedules")
 @pytest.mark.parametrize("name", ["gradient", "convolutions", "scan", "donated step"])
 def test_the_prediction_is_exact_for_other_schedules(name: str) -> None:
     function, arguments, options = _PROGRAMS[name]
     lowered = jax.jit(function, **options).lower(*arguments)
-    ties = tied(hook.captured(lowered))
-    program = read_hlo(ties.module)
+    donation = preserve_donation(hook.captured(lowered))
+    program = read_hlo(donation.module)
     order = program.sequence(np.array(random_order(program, 1)))
-    predicted = TempPredictor(ties.module)(order)
-    answer = Answer(rescheduled(ties.module, {ties.module.entry.name: order}), aliases=ties.aliases)
+    predicted = TempPredictor(donation.module)(order)
+    answer = Answer(rescheduled(donation.module, {donation.module.entry.name: order}), aliases=donation.aliases)
     assert predicted == _temp(hook.compile_by(lowered, lambda _: answer))
 
 
@@ -141,7 +141,7 @@ ENTRY main {
     assert predict(wide) == 2 * 4096 + 384
 
 
-def test_an_output_takes_in_what_is_gone_before_it() -> None:
+def test_an_output_s_buffer_holds_earlier_temporaries() -> None:
     module = parse_module("""HloModule outputs, is_scheduled=true
 ENTRY main {
   p = f32[100]{0} parameter(0)
@@ -234,7 +234,7 @@ def test_a_result_written_in_place_is_in_neither_bound_nor_temporaries() -> None
     assert temp_bound(read_hlo(module), module.order(module.entry)) <= temp < ARRAY
 
 
-def test_the_search_ends_where_there_is_one_order() -> None:
+def test_the_search_ends_if_there_is_one_order() -> None:
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(3):
             x = squashed(x, w)
@@ -253,7 +253,7 @@ def wide(x: jax.Array, w: jax.Array) -> jax.Array:
     return jnp.stack([parts[k] @ parts[k - 1] for k in range(6)])
 
 
-def test_the_search_ends_where_an_order_is_near_the_bound_or_nothing_is_gained_any_more() -> None:
+def test_the_search_ends_near_the_bound_or_without_gains() -> None:
     module, _ = compiled(wide)
     program = read_hlo(module)
 

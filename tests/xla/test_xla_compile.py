@@ -61,12 +61,12 @@ def test_report_for_people_and_machines() -> None:
     assert 0 < report.bound <= temporaries(ours)
     assert json.loads(json.dumps(report.to_dict()))["temp_bytes"] == temporaries(ours)
     first, default, memory_row, planned, bound, seconds = str(report).splitlines()
-    assert first.split() == ["jit_branches", "in", "all", "temporaries", "step"]
+    assert first.split() == ["jit_branches", "total", "temporaries", "step"]
     assert "1.00 MiB" in default
     assert memory_row.startswith("XLA, memory scheduler")
     assert "(-75%)" in planned
     assert bound.startswith("lower bound")
-    assert seconds.endswith("by method 'auto', found now")
+    assert seconds.endswith("by method 'auto', in a new search")
 
 
 def test_step_times_with_given_arguments_which_stay_intact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_plan_is_the_graph_s_and_checks(tmp_path: Path) -> None:
     assert executable.plan is plan
 
 
-def test_executable_has_what_jax_s_has() -> None:
+def test_executable_has_the_attributes_of_jax_s() -> None:
     executable, theirs = planned_branches(), xla(branches, vector())
     assert executable.cost_analysis() == theirs.cost_analysis()
     assert "is_scheduled=true" in executable.as_text()
@@ -104,7 +104,7 @@ def test_executable_has_what_jax_s_has() -> None:
     )
 
 
-def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() -> None:
+def test_a_program_with_one_order_is_not_searched_and_not_worse() -> None:
     x, predictions = vector(), list[int]()
     executable = graphrl.compile(chain, x, progress=lambda evaluations, *_: predictions.append(evaluations))
     theirs, report = xla(chain, x), executable.report()
@@ -116,21 +116,21 @@ def test_where_one_order_is_possible_nothing_is_searched_and_nothing_is_worse() 
     assert report.xla_bytes is not None
     assert 0.95 * report.xla_bytes <= report.bound <= report.xla_bytes
     assert report.search_seconds < 5  # of the 10 that it may take
-    assert "XLA's schedule stays: no order needs less than" in str(report)
+    assert "XLA's schedule is used: no order needs less than" in str(report)
     assert np.array_equal(executable(x), theirs(x))
 
 
-def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered, seen = jax.jit(branches).lower(vector()), []
+def test_seconds_of_xla_s_first_pass_are_deducted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered, seconds_left = jax.jit(branches).lower(vector()), []
 
-    def ordered(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> temp_search.Ordered:
-        seen.append(end - time.perf_counter())
-        return temp_search.Ordered("", starts[0], 0)
+    def search_orders(base: Any, targets: Any, starts: Any, settings: Any, end: float, least: float) -> Any:
+        seconds_left.append(end - time.perf_counter())
+        return temp_search.OrderResult("", starts[0], 0)
 
     def unplanned(module: HloModule) -> None:
         raise Unplanned(module)
 
-    monkeypatch.setattr(planner, "ordered", ordered)
+    monkeypatch.setattr(planner, "search_orders", search_orders)
     with pytest.raises(Unplanned) as raised:
         hook.compile_by(lowered, unplanned)
     assert raised.value.seconds > 0
@@ -138,7 +138,7 @@ def test_what_xla_takes_to_show_the_module_is_taken_off(monkeypatch: pytest.Monk
     for taken, left in ((40.0, 60.0), (500.0, 25.0)):
         raised.value.seconds = taken
         planner.decide(lowered, raised.value, Settings(seconds=100, cache=False), None)
-        assert left - 20 < seen.pop() <= left
+        assert left - 20 < seconds_left.pop() <= left
 
 
 @pytest.mark.usefixtures("no_search")
@@ -148,7 +148,7 @@ def test_small_programs_are_left_alone() -> None:
 
     executable = compiled(small, vector())
     assert executable.plan is None
-    reason = "left alone: too small to gain anything"
+    reason = "not planned: too small to gain anything"
     assert str(executable.report()) == f"jit_small: {reason}"
     assert repr(executable) == f"<graphrl.compile of 'jit_small': in XLA's order: {reason}>"
 
@@ -203,14 +203,14 @@ def test_options_are_checked_before_tracing(options: dict[str, Any], text: str) 
         graphrl.jit(never, **options)
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_other_objects_than_functions_are_refused() -> None:
     with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
         compiled(3)
     with pytest.raises(ProblemError, match="fn is of type int: must be a function"):
         graphrl.jit(3)  # type: ignore[call-overload]
     with pytest.raises(ProblemError, match="kwargs is of type int: must be a dict"):
         compiled(branches, vector(), kwargs=3)  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match="a lowered program has its arguments already"):
+    with pytest.raises(ProblemError, match="a lowered program already has its arguments"):
         compiled(jax.jit(branches).lower(vector()), vector())
 
 
@@ -295,14 +295,14 @@ def test_other_compilations_are_left_alone() -> None:
         (lambda names: names[::-1], "jit_branches: the schedule has '.*' before '.*', its input"),
     ],
 )
-def test_what_is_no_order_of_the_module_is_refused(spoil: Callable[[list[str]], list[str]], text: str) -> None:
+def test_orders_of_other_modules_are_refused(spoil: Callable[[list[str]], list[str]], text: str) -> None:
     program = lowered()
     module = hook.captured(program)
     with pytest.raises(PlanError, match=text):
         hook.compile_by(program, lambda _: {module.entry.name: spoil(list(module.order(module.entry)))})
 
 
-def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse() -> None:
+def test_errors_of_rules_are_raised_and_do_not_affect_the_next_compilation() -> None:
     def rule(module: HloModule) -> None:
         raise KeyError(module.name)
 
@@ -314,12 +314,12 @@ def test_what_a_rule_raises_comes_out_and_the_next_compilation_is_none_the_worse
 
 
 def test_other_platforms_and_several_processes_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hook.available("cpu") is None
-    assert str(hook.available("tpu")) == "XLA's own order stands on tpu: graphrl plans programs for cpu and no other"
+    assert hook.why_unavailable("cpu") is None
+    assert str(hook.why_unavailable("tpu")) == "XLA's own order is used on tpu: graphrl plans programs for cpu only"
     for name in ("gpu", "cuda", "rocm"):
-        assert "own order stands on GPUs: it is near the least memory already" in str(hook.available(name))
+        assert "own order is used on GPUs: it needs close to the least memory" in str(hook.why_unavailable(name))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert "for one process" in str(hook.available("cpu"))
+    assert "for one process" in str(hook.why_unavailable("cpu"))
 
 
 def test_another_jaxlib_has_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:

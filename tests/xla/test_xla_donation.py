@@ -14,7 +14,7 @@ import graphrl
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
 from graphrl.xla.callback import Answer
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.planning.cache import answer_of, named_orders, places_of
 
 pytestmark = pytest.mark.usefixtures("plans")
@@ -70,7 +70,7 @@ def test_the_same_bits_in_the_arguments_buffers(function: Any) -> None:
     assert [report.planned for report in planned.reports] == [True]
 
 
-def test_what_others_own_is_not_written_into() -> None:
+def test_arguments_of_the_caller_are_not_written_into() -> None:
     """XLA copies a donated argument that it does not own; here NumPy's, without a copy on the way."""
     kept = np.full((SIDE, SIDE), 0.25, np.float32)
     ours = graphrl.compile(jax.jit(looped, donate_argnums=0), jnp.asarray(kept), X, seconds=0.5)
@@ -82,14 +82,14 @@ def test_what_others_own_is_not_written_into() -> None:
 def test_copies_of_donated_arguments_go() -> None:
     """XLA copies the weights at the start, since later readers may need them after they are overwritten."""
     module = hook.captured(jax.jit(update, donate_argnums=0).lower(state_of(update), X))
-    ties = tied(module)
-    assert len(ties.aliases) == 2
-    assert not ties.lost
+    donation = preserve_donation(module)
+    assert len(donation.aliases) == 2
+    assert not donation.lost_bytes
 
     def copies(program: Any) -> int:
         return sum(i.opcode == "copy" and i.shape.bytes >= 4 * SIDE for i in program.entry.instructions)
 
-    assert copies(ties.module) < copies(module)
+    assert copies(donation.module) < copies(module)
 
 
 def test_sorts_keep_xla_s_own_donation() -> None:
@@ -131,8 +131,8 @@ def test_an_argument_that_is_read_after_all_is_not_written_over() -> None:
         return new, jnp.tanh(new @ state) @ state
 
     module = hook.captured(jax.jit(late, donate_argnums=0).lower(state_of(looped), X))
-    ties = tied(module)
-    assert parse_module(ties.module.message.SerializeToString()).entry.root.name == module.entry.root.name
+    donation = preserve_donation(module)
+    assert parse_module(donation.module.message.SerializeToString()).entry.root.name == module.entry.root.name
     ours = graphrl.compile(jax.jit(late, donate_argnums=0), state_of(looped), X, seconds=0.2)
     for a, b in zip(ours(state_of(looped), X), jax.jit(late)(state_of(looped), X), strict=True):
         assert np.array_equal(a, b)
@@ -191,15 +191,15 @@ ENTRY main {
 
 @pytest.mark.parametrize("text", [BITCAST, LOOP], ids=["by the fusion, in another order", "behind a loop"])
 def test_an_argument_that_is_read_under_another_name_is_not_written_over(text: str) -> None:
-    ties = tied(parse_module(text))
-    assert not ties.aliases
-    assert ties.lost
-    assert ties.module.entry.by_name.keys() == parse_module(text).entry.by_name.keys()  # nothing needs a copy
+    donation = preserve_donation(parse_module(text))
+    assert not donation.aliases
+    assert donation.lost_bytes
+    assert donation.module.entry.by_name.keys() == parse_module(text).entry.by_name.keys()  # nothing needs a copy
     alone = text.replace("late = f32[4]{0} add(x, f)", "late = f32[4]{0} add(f, f)").replace(
         "fusion(p, b)", "fusion(p, c)"
     )
     alone = alone.replace("  b = f32[16]{0} bitcast(p)", "  c = f32[16]{0} parameter(1)")
-    assert len(tied(parse_module(alone)).aliases) == 1
+    assert len(preserve_donation(parse_module(alone)).aliases) == 1
 
 
 def consumed(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -213,9 +213,9 @@ def test_an_argument_that_is_not_donated_any_more_is_copied_alone(monkeypatch: p
     small = jnp.full((8, SIDE), 0.25)
     step = jax.jit(consumed, donate_argnums=0)
     module = hook.captured(step.lower(small, X))
-    ties = tied(module)
-    assert ties.lost == small.nbytes
-    copies = [i for i in ties.module.entry.instructions if i.name not in module.entry.by_name]
+    donation = preserve_donation(module)
+    assert donation.lost_bytes == small.nbytes
+    copies = [i for i in donation.module.entry.instructions if i.name not in module.entry.by_name]
     assert [(i.opcode, i.operands) for i in copies] == [("copy", (module.entry.parameters[0].name,))]
     default = hook.captured
     monkeypatch.setattr(hook, "captured", lambda lowered, _: default(lowered))  # XLA's other scheduler is no better
@@ -228,11 +228,11 @@ def test_an_argument_that_is_not_donated_any_more_is_copied_alone(monkeypatch: p
         assert np.array_equal(a, b)
 
 
-def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    def donating(*_: Any) -> bytes:
+def test_a_jaxlib_that_does_not_load_its_executables_keeps_xla_s_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> bytes:
         raise IndexError("too short")
 
-    monkeypatch.setattr(hook, "donating", donating)
+    monkeypatch.setattr(hook, "mark_donated", broken)
     plain = jax.jit(looped, donate_argnums=0)
     ours = graphrl.compile(plain, state_of(looped), X, seconds=0.2)
     assert ours.report().reason == "donated arguments cannot be kept: too short"
@@ -241,25 +241,25 @@ def test_a_jaxlib_that_does_not_load_what_it_serializes_keeps_xla_s_schedule(mon
 
 
 @pytest.mark.parametrize(("undonated", "stays"), [(0, False), (10**9, True)])
-def test_an_order_that_breaks_its_word_is_held_against_what_is_not_donated(undonated: int, stays: bool) -> None:
+def test_mispredicted_orders_are_compared_with_undonated_bytes(undonated: int, stays: bool) -> None:
     """It needs more than predicted, and yet less than XLA's own schedule, except for results that are no longer in
     donated arguments.
     """
     lowered = jax.jit(looped, donate_argnums=0).lower(state_of(looped), X)
-    memory, seen = hook.captured(lowered, "memory"), []
+    memory, savings = hook.captured(lowered, "memory"), []
 
     def rule(module: HloModule) -> Answer:
-        ties = tied(module)
-        program = ties.module.with_orders(named_orders(ties.module, places_of(memory)))
+        donation = preserve_donation(module)
+        program = donation.module.with_orders(named_orders(donation.module, places_of(memory)))
         return Answer(
             answer_of(program),
             "default",
-            ties.aliases,
+            donation.aliases,
             1,
             undonated,
-            lambda measured, own, _: seen.append(own - measured),
+            lambda measured, own, _: savings.append(own - measured),
         )
 
     assert (bytes_of(hook.compile_by(lowered, rule)) == bytes_of(lowered.compile())) == stays
-    assert len(seen) == 1
-    assert seen[0] > 0
+    assert len(savings) == 1
+    assert savings[0] > 0

@@ -175,12 +175,12 @@ def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPat
         raise NotImplementedError("no such thing in this jaxlib")
 
     monkeypatch.setattr(callback, "register", register)
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "_warned", set())
     fn = jit(branches)
-    with pytest.warns(UserWarning, match="graphrl.jit: jax .* has no hook .* runs under plain jax.jit") as seen:
+    with pytest.warns(UserWarning, match="graphrl.jit: jax .* has no hook .* runs under plain jax.jit") as warned:
         fn(vector())
     fn(vector(1))  # a second warning would be an error
-    assert len(seen) == 1
+    assert len(warned) == 1
     assert same(fn(vector()), jax.jit(branches)(vector()))
     assert not searches
     assert ["has no hook for schedules" in report.reason for report in fn.reports] == [True]
@@ -193,26 +193,26 @@ def test_missing_hook_is_one_warning_and_plain_jit(monkeypatch: pytest.MonkeyPat
         (IndexError("out of range"), "IndexError: out of range"),
     ],
 )
-def test_whatever_fails_in_planning_the_program_runs(
+def test_the_program_runs_after_any_failure_of_planning(
     error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(planner, "decide", decide)
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "_warned", set())
     fn, plain = jit(branches), jax.jit(branches)
     with pytest.warns(UserWarning, match=f"graphrl.jit: {text}; branches runs under plain jax.jit"):
         assert same(fn(vector()), plain(vector()))
     fn(vector(1))  # a second warning would be an error
-    with pytest.warns(UserWarning, match=f"graphrl.compile: {text}; XLA's schedule stays"):
+    with pytest.warns(UserWarning, match=f"graphrl.compile: {text}; XLA's schedule is used"):
         executable = graphrl.compile(branches, vector())
     assert same(executable(vector()), plain(vector()))
     assert executable.plan is None
     assert text in str(executable.report())
 
 
-def test_an_option_that_does_not_fit_is_said_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_method_is_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def decide(*_: Any) -> None:
         raise ProblemError("the method is none for programs")
 
@@ -223,9 +223,9 @@ def test_an_option_that_does_not_fit_is_said_all_the_same(monkeypatch: pytest.Mo
         graphrl.compile(branches, vector())
 
 
-def test_what_is_put_on_the_cpu_of_a_machine_with_an_accelerator_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_on_the_cpu_of_a_machine_with_an_accelerator_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "_warned", set())
     cpu = jax.devices("cpu")[0]
     fn = jit(branches)
     assert same(fn(jax.device_put(vector(), cpu)), jax.jit(branches)(vector()))
@@ -236,24 +236,24 @@ def test_what_is_put_on_the_cpu_of_a_machine_with_an_accelerator_is_planned(monk
     assert [report.planned for report in fn.reports] == [True]
 
 
-def test_on_a_gpu_xla_s_order_stands_and_the_report_says_why(
+def test_on_a_gpu_xla_s_order_is_used_and_the_report_has_the_reason(
     monkeypatch: pytest.MonkeyPatch, searches: list[str]
 ) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "_warned", set())
     monkeypatch.setattr(callback, "register", lambda: pytest.fail("the hook is not asked for"))
     fn, twice = jit(branches), jit(branches)
-    with pytest.warns(UserWarning, match=r"graphrl\.jit: XLA's own order stands on GPUs: .*runs under plain") as seen:
+    with pytest.warns(UserWarning, match=r"graphrl\.jit: XLA's own order is used on GPUs: .*under plain") as warned:
         assert same(fn(vector()), jax.jit(branches)(vector()))
     twice(vector())
-    assert len(seen) == 1
+    assert len(warned) == 1
     (report,) = fn.reports
     assert not report.planned
-    assert str(report).startswith("branches: XLA's own order stands on GPUs: it is near the least memory already")
+    assert str(report).startswith("branches: XLA's own order is used on GPUs: it needs close to the least memory")
     monkeypatch.setattr(hook, "platform_of", lambda lowered: "gpu")
-    with pytest.warns(UserWarning, match=r"graphrl\.compile: XLA's own order stands on GPUs"):
+    with pytest.warns(UserWarning, match=r"graphrl\.compile: XLA's own order is used on GPUs"):
         executable = graphrl.compile(branches, vector())
     assert same(executable(vector()), jax.jit(branches)(vector()))
-    assert "own order stands on GPUs" in executable.report().reason
+    assert "own order is used on GPUs" in executable.report().reason
     assert executable.plan is None
     assert not searches

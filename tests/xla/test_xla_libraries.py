@@ -68,8 +68,8 @@ def test_a_module_of_nnx_is_trained() -> None:
 
 
 def test_a_module_of_nnx_is_trained_where_there_is_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "available", lambda *_: "there is none")
-    monkeypatch.setattr(hook, "_said", set())
+    monkeypatch.setattr(hook, "why_unavailable", lambda *_: "there is none")
+    monkeypatch.setattr(hook, "_warned", set())
 
     @graphrl.jit
     def double(model: Scaled) -> None:
@@ -180,7 +180,7 @@ def test_modules_of_equinox_are_filtered() -> None:
     assert same(program(net, state, vector(), "adam")[2], theirs[2])
 
 
-def test_what_is_no_array_in_a_module_is_static() -> None:
+def test_leaves_of_modules_that_are_no_arrays_are_static() -> None:
     traces = []
 
     @graphrl.jit

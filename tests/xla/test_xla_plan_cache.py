@@ -122,14 +122,14 @@ def decision(program: HloModule) -> Decision:
 
 def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> None:
     kept = decision(program)
-    DecisionCache(on_disk=True).keep(kept)
+    DecisionCache(on_disk=True).store(kept)
     assert [file.name for file in plans.iterdir()] == [f"{program.fingerprint}.json"]
     decisions = DecisionCache(on_disk=True)
     assert decisions.find(program) == (kept, True)
     assert decisions.find(program) == (kept, False)
     assert kept.program(program).schedule == program.schedule
     own = dataclasses.replace(kept, orders=None, found_by="", reason="no better one was found")
-    DecisionCache(on_disk=True).keep(own)
+    DecisionCache(on_disk=True).store(own)
     assert DecisionCache(on_disk=True).find(program) == (own, True)
     assert own.answer(program) is None
 
@@ -148,7 +148,7 @@ def test_decision_is_found_as_it_was_kept(program: HloModule, plans: Path) -> No
     ],
 )
 def test_broken_files_count_as_none(spoil: Any, program: HloModule, plans: Path) -> None:
-    DecisionCache(on_disk=True).keep(decision(program))
+    DecisionCache(on_disk=True).store(decision(program))
     (file,) = plans.iterdir()
     text = file.read_text()
     assert spoil(text) != text
@@ -170,7 +170,7 @@ def test_broken_file_is_rewritten(plans: Path, monkeypatch: pytest.MonkeyPatch) 
     assert graphrl.compile(branches, vector(), seconds=0.2).report().from_cache
 
 
-def test_more_seconds_another_seed_or_method_search_again_from_what_is_known(
+def test_more_seconds_another_seed_or_method_search_again_from_the_known_plan(
     plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = search_count(monkeypatch)
@@ -196,7 +196,7 @@ def test_without_the_cache_nothing_is_read_or_written(plans: Path, monkeypatch: 
 def test_folder_that_cannot_be_written_is_a_warning(plans: Path) -> None:
     plans.parent.parent.mkdir(exist_ok=True)
     plans.parent.write_text("a file in the way")
-    with pytest.warns(UserWarning, match="graphrl: the plan is not kept for the next process: "):
+    with pytest.warns(UserWarning, match="graphrl: the plan cannot be stored for the next process: "):
         executable = graphrl.compile(branches, vector(), seconds=0.2)
     assert executable.plan is not None
 
@@ -217,7 +217,7 @@ def with_xla_s_order(plans: Path, monkeypatch: pytest.MonkeyPatch, **more: str) 
     return graphrl.compile(branches, vector(), seconds=0.2)
 
 
-def test_order_that_needs_more_than_it_says_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_that_needs_more_than_predicted_is_withdrawn(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable = with_xla_s_order(plans, monkeypatch)
     assert executable.plan is None
     assert executable.report().found_by == "XLA's memory scheduler"  # it is better than its default one here
@@ -228,4 +228,4 @@ def test_order_that_needs_more_than_xla_s_default_is_withdrawn(plans: Path, monk
     executable = with_xla_s_order(plans, monkeypatch, memory_bytes="xla_bytes")
     assert executable.plan is None
     assert temporaries(executable) == temporaries(jax.jit(branches).lower(vector()).compile())
-    assert "which is more than was predicted" in executable.report().reason
+    assert "more than predicted" in executable.report().reason

@@ -16,7 +16,7 @@ import numpy as np
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers
 from graphrl.agents.egrl.learner import init_search, learner, search_of
-from graphrl.agents.egrl.network import OF_NETWORKS, Policy
+from graphrl.agents.egrl.network import NETWORK_SETTINGS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import MapSizes, common_sizes
 from graphrl.costs.maps.problem import map_problem
@@ -141,7 +141,7 @@ def solve(
     if not checkpoint:
         return _search(task, config, None)
     policy = Policy.load(checkpoint).checked(task.problem)
-    config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in OF_NETWORKS})
+    config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in NETWORK_SETTINGS})
     return _search(task, config, policy.params)
 
 
@@ -157,9 +157,9 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.
     """
-    maps = Policy.chosen(task.problem, checkpoint).checked(task.problem).ask(task.problem)
+    maps = Policy.load_or_default(task.problem, checkpoint).checked(task.problem).request_maps(task.problem)
     task.evaluate(maps[:1] if alone else maps)
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 def _discounts(text: str) -> tuple[float, ...]:
@@ -179,7 +179,7 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     while not task.spent():
         state, _, actions = _generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
-    return task.answered()
+    return task.best_map()
 
 
 def rows_of(actions: jax.Array, steps: int) -> np.ndarray:

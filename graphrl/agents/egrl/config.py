@@ -8,7 +8,7 @@ from graphrl.costs.maps.chip import MemoryChip, find_chip
 from graphrl.errors import ProblemError
 from graphrl.learning.collaborative import Settings
 from graphrl.learning.evolution import EvolutionSettings, Source
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.learning.sac import SacSettings
 
 Variant = Literal["egrl", "ea", "pg"]
@@ -56,8 +56,8 @@ class EgrlConfig:
         more often. Without `endless`, learners differ only in their initial parameters.
       replay: capacity of the replay, in maps.
       evaluations: evaluations that `graphrl evaluate` gives every method.
-      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
-        from new parameters.
+      init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
+        "" starts from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -88,11 +88,11 @@ class EgrlConfig:
     discounts: tuple[float, ...] = (0.99,)
     replay: int = 100_000
     evaluations: int = 4000
-    start: str = ""
+    init_checkpoint: str = ""
 
     def __post_init__(self) -> None:
         integers = {"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)}
-        integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MOST)}
+        integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MAX_COUNT)}
         integers |= {"samples": (2, 100_000)}
         names = {"variant": Variant, "learning": Learning, "reward": Reward, "hint": Hint}
         names |= {"encoder": Encoding, "operators": Source}

@@ -32,12 +32,11 @@ _SECOND, _SHARE = 1e-7, 1 / 64  # units of times (seconds) and of shares of a me
 def step_features(problem: MapProblem) -> np.ndarray:
     """Features of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
     table = (layer_features(problem.graph, problem.order) - _SHIFT) / _SCALE
-    return np.concatenate([table, _times(problem), _room(problem), _life(problem), _worth(problem)], 1).astype(
-        np.float32
-    )
+    more = [each(problem) for each in (_time_features, _page_features, _lifetime_features, _value_features)]
+    return np.concatenate([table, *more], 1).astype(np.float32)
 
 
-def _times(problem: MapProblem) -> np.ndarray:
+def _time_features(problem: MapProblem) -> np.ndarray:
     """Logarithms of seconds, `[n, 2 + 3 M]`: of operations, of external inputs, and, for each memory, of weights,
     outputs and reads.
     """
@@ -48,27 +47,27 @@ def _times(problem: MapProblem) -> np.ndarray:
     return np.log1p(seconds / _SECOND) / 4 - 1
 
 
-def _room(problem: MapProblem) -> np.ndarray:
+def _page_features(problem: MapProblem) -> np.ndarray:
     """Logarithms of pages as a share of each memory except the largest, `[n, 5 (M - 1)]`: pages of weights, of outputs,
     of all live outputs, of all weights so far, and of all weights.
     """
     live = live_pages(problem, np.ones(len(problem.writer), bool))
     weights = problem.weight_pages
-    everything = np.full(problem.steps, weights.sum())
-    pages = np.stack([weights, _output_pages(problem), live, weights.cumsum(), everything], 1)
+    total = np.full(problem.steps, weights.sum())
+    pages = np.stack([weights, _output_pages(problem), live, weights.cumsum(), total], 1)
     share = pages[:, :, None] / np.maximum(_capacity(problem), 1)
     return (np.log1p(share / _SHARE) / 3 - 1).reshape(problem.steps, -1)
 
 
-def _life(problem: MapProblem) -> np.ndarray:
+def _lifetime_features(problem: MapProblem) -> np.ndarray:
     """`[n, 3]`: the position of a step, the lifetime of its outputs as a share of all steps, and the logarithm of that
     lifetime in steps.
     """
-    n, life = problem.steps, _lives(problem)
+    n, life = problem.steps, _lifetimes(problem)
     return np.stack([np.arange(n) / n, life / n, np.log(life) / 2], 1)
 
 
-def _worth(problem: MapProblem) -> np.ndarray:
+def _value_features(problem: MapProblem) -> np.ndarray:
     """Value of each memory except the largest for weights and for outputs, `[n, 4 (M - 1)]`. The first feature is the
     logarithm of the seconds that the memory saves. The second is the logarithm of the share of its capacity, over time,
     that tensors take which save at least as much per byte and step of their lifetime.
@@ -87,16 +86,16 @@ def _worth(problem: MapProblem) -> np.ndarray:
     outputs = np.minimum(written, slack)
     np.add.at(outputs, problem.read_source, np.minimum(read, slack[problem.read_step]))
     saved = np.concatenate([np.minimum(weights, slack), outputs])
-    room = np.concatenate([problem.weight_pages * n, _output_pages(problem) * _lives(problem)])
+    room = np.concatenate([problem.weight_pages * n, _output_pages(problem) * _lifetimes(problem)])
     order = np.argsort(-saved / np.maximum(room, 1)[:, None], axis=0, kind="stable")
     taken = np.empty_like(saved)
     np.put_along_axis(taken, order, room[order].cumsum(0), 0)
     share = taken / (np.maximum(_capacity(problem), 1) * n)
-    worth = np.concatenate([np.log1p(saved / _SECOND) / 4 - 1, np.log(share + _SHARE) / 2], 1)
-    return np.concatenate([worth[:n], worth[n:]], 1)
+    columns = np.concatenate([np.log1p(saved / _SECOND) / 4 - 1, np.log(share + _SHARE) / 2], 1)
+    return np.concatenate([columns[:n], columns[n:]], 1)
 
 
-def _lives(problem: MapProblem) -> np.ndarray:
+def _lifetimes(problem: MapProblem) -> np.ndarray:
     """Lifetime in steps of the outputs of each step: `[n]` int64, at least 1."""
     last = np.arange(problem.steps)
     np.maximum.at(last, problem.writer, problem.last)
@@ -130,7 +129,7 @@ class Layers(NamedTuple):
     preferred: jax.Array  # [N, 2] int32, the map that an initial network requests
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """Observation of a problem and the previous map."""
 
     graph: jraph.GraphsTuple  # nodes [N + 1, F + 2 M]: the features, and the memories of the previous map, one-hot
@@ -145,7 +144,7 @@ def layers(problems: Sequence[MapProblem], to: MapSizes | None = None, hint: Hin
     Args:
       problems: the problems; `step_features` computes their features.
       to: the sizes; by default the smallest that cover all.
-      hint: see `hinted`.
+      hint: see `hint_maps`.
 
     Raises:
       ProblemError: `to` is too small for a problem.
@@ -161,7 +160,7 @@ def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
     placed = np.zeros((to.steps, 2), bool)
     placed[:n] = np.stack([problem.has_weights, problem.has_outputs], 1)
     before, preferred = np.zeros((2, to.steps, 2), np.int32)
-    before[:n], preferred[:n] = hinted(problem, hint)
+    before[:n], preferred[:n] = hint_maps(problem, hint)
     before[~placed] = 0
     most = READS * (to.steps + to.reads)
     ends = np.full((2, most), to.steps, np.int32)
@@ -182,7 +181,7 @@ def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
     return np.broadcast_to(np.array(pairs)[:, None], (len(pairs), problem.steps, 2))
 
 
-def hinted(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
+def hint_maps(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
     """The maps `[n, 2]` int64 of the first observation, and of an initial network's request.
 
     With a hint, the request is the one of `uniform` whose map, after the compiler has made it valid, is the fastest;
@@ -192,11 +191,11 @@ def hinted(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
     maps = uniform(problem, hint)
     if hint == "none":
         return np.zeros_like(maps[0]), maps[0]
-    asked = np.ascontiguousarray(maps.swapaxes(1, 2).reshape(len(maps), -1))
-    given, seconds = np.empty_like(asked), np.empty(len(asked))
-    evaluate_all(maps_of(problem), asked, given, seconds, np.empty(len(asked), np.int64))
+    requested = np.ascontiguousarray(maps.swapaxes(1, 2).reshape(len(maps), -1))
+    valid_maps, seconds = np.empty_like(requested), np.empty(len(requested))
+    evaluate_all(maps_of(problem), requested, valid_maps, seconds, np.empty(len(requested), np.int64))
     best = int(seconds.argmin())
-    return given[best].reshape(2, -1).T, maps[best]
+    return valid_maps[best].reshape(2, -1).T, maps[best]
 
 
 def start(problem: Layers) -> jax.Array:
@@ -204,13 +203,14 @@ def start(problem: Layers) -> jax.Array:
     return jnp.asarray(problem.before)
 
 
-def observe(problem: Layers, before: jax.Array) -> Seen:
+def observe(problem: Layers, before: jax.Array) -> Observation:
     """Features of the problem together with the previous map."""
     n = before.shape[0]
     last = jax.nn.one_hot(before, problem.problem.memories).reshape(n, -1)
     nodes = jnp.concatenate([jnp.asarray(problem.graph.nodes), jnp.pad(last, ((0, 1), (0, 0)))], -1)
     mask = jnp.arange(n, dtype=jnp.int32) < problem.problem.num_steps
-    return Seen(problem.graph._replace(nodes=nodes), mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred))
+    graph = problem.graph._replace(nodes=nodes)
+    return Observation(graph, mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred))
 
 
 def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> jax.Array:
@@ -219,8 +219,8 @@ def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> ja
     "valid" is the environment's (algorithm 1): negative if the compiler moved anything. "rectified" is the reward of
     the compiler's valid version of the map, independent of the bytes that moved (ours).
     """
-    asked = jnp.where(problem.placed, action, 0)
-    costs = device.evaluate(problem.problem, asked[:, :1], asked[:, 1:])
+    requested = jnp.where(problem.placed, action, 0)
+    costs = device.evaluate(problem.problem, requested[:, :1], requested[:, 1:])
     if reward == "rectified":
         costs = costs._replace(valid=jnp.ones_like(costs.valid))
     return device.reward(problem.problem, costs)[0]

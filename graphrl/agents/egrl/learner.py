@@ -3,7 +3,7 @@
 PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
 
-import functools
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,12 +34,12 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
       mesh: the devices.
       instances: the training graphs, the batch of every step: the replay refers to them by index.
     """
-    of = functools.partial
     if config.learning == "ppo":
-        return Learner(of(init_ppo, config, instances), of(update_ppo, config), of(evaluate, config), "speedup")
-    init, update = of(init_search, config, instances), of(update_search, config, mesh)
-    places = collaborative.shardings(config.settings, mesh)
-    return Learner(init, update, of(evaluate, config), "speedup", places=places)
+        init = partial(init_ppo, config, instances)
+        return Learner(init, partial(update_ppo, config), partial(evaluate, config), "speedup")
+    shardings = collaborative.shardings(config.settings, mesh)
+    search, update = partial(init_search, config, instances), partial(update_search, config, mesh)
+    return Learner(search, update, partial(evaluate, config), "speedup", shardings=shardings)
 
 
 def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> collaborative.State:
@@ -73,14 +73,14 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
     The metrics are those of `ppo.learn` without "value_error", as there is no value network.
     """
     try_key, learn_key = jax.random.split(key)
-    of, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
+    settings, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
-    def one(key: jax.Array, problem: Layers) -> ppo.Tried:
-        earned = functools.partial(evaluate_maps, problem, reward=config.reward)
-        return ppo.tried(of, both, state.params, key, observe(problem, start(problem)), earned)
+    def one(key: jax.Array, problem: Layers) -> ppo.Samples:
+        reward_of = partial(evaluate_maps, problem, reward=config.reward)
+        return ppo.sample_rewards(settings, both, state.params, key, observe(problem, start(problem)), reward_of)
 
     maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
-    state, metrics = ppo.learn(of, both, state, learning.keys(learn_key, graphs), maps)
+    state, metrics = ppo.learn(settings, both, state, learning.keys(learn_key, graphs), maps)
     del metrics["value_error"]
     return state, metrics
 
@@ -111,11 +111,11 @@ def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> 
     See `Learner`; `key` is not used.
 
     Returns:
-      "speedup" over the compiler's own map (the mean, and "speedup_least", "speedup_most"), and the means of the policy
-      "alone" and of the "hint" alone.
+      "speedup" over the compiler's own map (the mean, and "speedup_min", "speedup_max"), and the means of the "policy"
+      and of the "hint", each alone.
     """
     del key
-    alone = jax.vmap(lambda one: speedup(one, likeliest(config, params["policy"], one)))(batch)
+    policy = jax.vmap(lambda one: speedup(one, likeliest(config, params["policy"], one)))(batch)
     hint = jax.vmap(lambda one: speedup(one, jnp.asarray(one.preferred)))(batch)
-    means = {"alone": learning.mean(alone), "hint": learning.mean(hint)}
-    return learning.extent("speedup", jnp.maximum(alone, hint)) | means
+    means = {"policy": learning.mean(policy), "hint": learning.mean(hint)}
+    return learning.mean_min_max("speedup", jnp.maximum(policy, hint)) | means

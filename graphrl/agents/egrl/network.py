@@ -41,10 +41,10 @@ def networks(config: EgrlConfig, memories: int) -> ActorCritic:
         actor = network(SubActionLogits(encoder(), 2, memories, hidden=0, last_init=last_init))
     critic = network(TwinValue(encoder()))
 
-    def logits(params: Any, seen: Any) -> jax.Array:
-        preferred = config.preference * jax.nn.one_hot(seen.preferred, memories)
-        is_free = seen.placed[:, :, None] | (jnp.arange(memories) == 0)[None, None]
-        return jnp.where(is_free, actor.apply(params, seen) + preferred, _NEVER)
+    def logits(params: Any, observation: Any) -> jax.Array:
+        preferred = config.preference * jax.nn.one_hot(observation.preferred, memories)
+        is_free = observation.placed[:, :, None] | (jnp.arange(memories) == 0)[None, None]
+        return jnp.where(is_free, actor.apply(params, observation) + preferred, _NEVER)
 
     def value(params: Any, acted: Any) -> jax.Array:
         action = jnp.where(acted.observation.placed[:, :, None], acted.action, 0.0)
@@ -59,10 +59,10 @@ def likeliest(config: EgrlConfig, actor: Any, problem: Layers) -> jax.Array:
     return apply(actor, observe(problem, start(problem))).argmax(-1).astype(jnp.int32)
 
 
-OF_NETWORKS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that define the networks
+NETWORK_SETTINGS = ("hint", "preference", "encoder", "width", "depth", "heads")  # settings that define the networks
 
 # Defaults of training that differ from a search's: the best found for a minute of training on 18 graphs.
-TRAINED: dict[str, Any] = {
+TRAINING_DEFAULTS: dict[str, Any] = {
     "learning": "ppo",
     "rate": 0.01,
     "entropy": 0.02,
@@ -80,12 +80,12 @@ class Policy(agent.Policy[EgrlConfig]):
     agents: ClassVar[tuple[str, ...]] = ("egrl",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
     network: ClassVar[str] = "encoder, width, depth, heads and the chip's number of memories"
-    settings = staticmethod(functools.partial(EgrlConfig, **TRAINED))
+    settings = staticmethod(functools.partial(EgrlConfig, **TRAINING_DEFAULTS))
 
     @staticmethod
     def initial(config: EgrlConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
-        instance = _one(layers([map_problem(agent.smallest(), config.problem)], hint=config.hint))
+        instance = _one(layers([map_problem(agent.tiny_graph(), config.problem)], hint=config.hint))
         memories = instance.problem.memories
         return networks(config, memories).actor.init(key, observe(instance, start(instance)))
 
@@ -96,7 +96,7 @@ class Policy(agent.Policy[EgrlConfig]):
         Raises:
           GraphrlError: the package ships none.
         """
-        return cls.named([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
+        return cls.load_shipped([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
 
     def checked(self, problem: MapProblem) -> Self:
         """Checks that the policy fits the problem, and returns the policy.
@@ -112,18 +112,18 @@ class Policy(agent.Policy[EgrlConfig]):
             )
         return self
 
-    def ask(self, problem: MapProblem) -> np.ndarray:
+    def request_maps(self, problem: MapProblem) -> np.ndarray:
         """Maps `[1 + k, 2n]` int64, each with weights first and then outputs: the policy's map, followed by the
         requests from which its hint is chosen.
         """
-        instance = _one(layers([problem], _roomy(problem), self.config.hint))
-        asked = np.asarray(_asked(self.config, self.params, instance), np.int64)
-        maps = np.concatenate([asked[None, : problem.steps], uniform(problem, self.config.hint)])
+        instance = _one(layers([problem], _shared_sizes(problem), self.config.hint))
+        requested = np.asarray(_request(self.config, self.params, instance), np.int64)
+        maps = np.concatenate([requested[None, : problem.steps], uniform(problem, self.config.hint)])
         return maps.swapaxes(1, 2).reshape(len(maps), -1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _asked(config: EgrlConfig, params: Any, instance: Layers) -> jax.Array:
+def _request(config: EgrlConfig, params: Any, instance: Layers) -> jax.Array:
     return likeliest(config, params, instance)
 
 
@@ -131,7 +131,7 @@ def _one(batch: Layers) -> Layers:
     return jax.tree.map(lambda leaf: leaf[0], batch)
 
 
-def _roomy(problem: MapProblem) -> MapSizes:
+def _shared_sizes(problem: MapProblem) -> MapSizes:
     """Padded sizes shared by most problems whose numbers of steps round up to the same power of two, so that one
     program serves them.
     """

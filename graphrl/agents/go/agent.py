@@ -23,14 +23,14 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import DECODERS, Decoder, Rank, Start, hinted
-from graphrl.agents.go.learner import batch, learner, tuned
-from graphrl.agents.go.network import GdpPolicy, Policy, drawn, ranked_changes
+from graphrl.agents.go.decode import DECODERS, Decoder, Rank, Start, hint_instance
+from graphrl.agents.go.learner import batch, fine_tune, learner
+from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.errors import ProblemError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import octave_sizes
 from graphrl.plan import Plan
@@ -43,7 +43,7 @@ from graphrl.training.agent import Agent
 from graphrl.training.config import Schedule
 from graphrl.training.data import DataConfig
 
-SEEN = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
+TRAINING_KINDS = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
 AGENT = Agent(
     policy=Policy,
@@ -53,8 +53,8 @@ AGENT = Agent(
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
     data=DataConfig(
         # stochastic blocks are held out: they measure generalisation to unseen kinds of graphs
-        train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in SEEN),
-        validation=tuple(f"{kind}:500x4@5000" for kind in SEEN),
+        train=tuple(f"{kind}:{ops}x30@10000" for ops in (200, 500) for kind in TRAINING_KINDS),
+        validation=tuple(f"{kind}:500x4@5000" for kind in TRAINING_KINDS),
         test=("stochastic-block:1000x10", "layered:1000x10"),
         graphs=4,
         buckets=2,
@@ -101,7 +101,9 @@ def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coa
     return Coarse(ComputationGraph(graph.name, tuple(ops)), cluster)
 
 
-def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings) -> tuple[CompileParams, Played]:
+def coarse_instance(
+    coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings
+) -> tuple[CompileParams, PlanFeatures]:
     """The instance of the clusters whose start is the placement `[n]` of the ops, and the features of its schedule.
     Each cluster must be on one device.
     """
@@ -119,19 +121,19 @@ def seen(coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSe
         order=np.arange(k),
         reach=settings.reach,
     )
-    return params, Decoder(coarse.graph, problem, params).played(devices, level)
+    return params, Decoder(coarse.graph, problem, params).plan_features(devices, level)
 
 
-MOST = 4096  # maximum number of plans per round
-MOST_UPDATES = 1000
-MOST_TRIES = 1_000_000
-FEWEST, FACTOR = 300, 4  # clusters in the first round, and the factor from one round to the next
-CHUNK, WALKED = 128, 4_000_000  # between two checks of the time: maximum number of changes, and of ops and uses visited
+MAX_PLANS = 4096  # maximum number of plans per round
+MAX_UPDATES = 1000
+MAX_TRIES = 1_000_000
+FIRST_CLUSTERS, FACTOR = 300, 4  # clusters in the first round, and the factor from one round to the next
+CHUNK, MAX_VISITS = 128, 4_000_000  # maximum number of changes, and of visits to ops and uses, between checks of time
 HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
 ROUND_SECONDS = 2e-6  # time of a round on one core before its first plan, per op and use
-HASTY_SECONDS = 30.0  # searches with less time compile the network with few optimisations
-LOOK_SHARE = 0.3  # share of the time for evaluating the plans of a round
-PLAY_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
+FAST_COMPILE_SECONDS = 30.0  # searches with less time compile the network with few optimisations
+EVALUATION_SHARE = 0.3  # share of the time for evaluating the plans of a round
+GO_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
 
 # placement, priority and changes -> placement: see `Decoder.climb`
 Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -167,13 +169,13 @@ def solve(
       ProblemError: an option is out of range; the policy is for another objective.
     """
     for name, value, least, most in (
-        ("samples", samples, 1, MOST), ("tries", tries, 0, MOST_TRIES), ("rounds", rounds, 0, MOST),
-        ("finetune", finetune, 0, MOST_UPDATES),
+        ("samples", samples, 1, MAX_PLANS), ("tries", tries, 0, MAX_TRIES), ("rounds", rounds, 0, MAX_PLANS),
+        ("finetune", finetune, 0, MAX_UPDATES),
     ):  # fmt: skip
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
     policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
-    with task.uncounted():
+    with task.paused_clock():
         decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
     start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
@@ -183,7 +185,7 @@ def solve(
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
-        if task.over(search.evaluations):
+        if task.is_spent(search.evaluations):
             break
         search.draw(samples, tries, number)
     return task.answer(search.plan())
@@ -201,11 +203,11 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
     compiling the network, which may take 8 s: below 80 s this is `auto`. Args and errors: as `solve`.
     """
     _policy(task.problem, checkpoint)  # raises here, since a portfolio skips methods that cannot run
-    with task.uncounted():
+    with task.paused_clock():
         DECODERS[task.problem.objective].prepare()
-    portfolio, budget = auto.begun(task), task.budget
+    portfolio, budget = auto.initial_portfolio(task), task.budget
     go = Stage(solve, options=lambda _: {"samples": samples, "rounds": rounds, "checkpoint": checkpoint})
-    plays = budget.seconds is None or PLAY_SHARE * budget.seconds >= COMPILE_SECONDS
+    plays = budget.seconds is None or GO_SHARE * budget.seconds >= COMPILE_SECONDS
     return portfolio.run([*[go] * plays, *auto.stages(task.graph, task.problem, budget)])
 
 
@@ -215,10 +217,10 @@ def _round_seconds(graph: ComputationGraph) -> float:
 
 
 def _policy(problem: Problem, checkpoint: str) -> Policy:
-    policy = Policy.chosen(problem, checkpoint)
+    policy = Policy.load_or_default(problem, checkpoint)
     trained = policy.config.problem.objective
     if trained != problem.objective:
-        raise ProblemError(f"{shown(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
+        raise ProblemError(f"{quote_path(checkpoint)} is a policy for {trained}: the problem's is {problem.objective}")
     return policy
 
 
@@ -234,9 +236,9 @@ class _Search:
 
     def __init__(self, task: Task, policy: Policy, start: Start) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
-        self._hasty = task.budget.seconds is not None and task.budget.seconds < HASTY_SECONDS
+        self._fast_compile = task.budget.seconds is not None and task.budget.seconds < FAST_COMPILE_SECONDS
         to = task.sizes or octave_sizes(task.graph)
-        self._instance = hinted(task.graph, task.problem, to, policy.config, start)
+        self._instance = hint_instance(task.graph, task.problem, to, policy.config, start)
         decoder = DECODERS[task.problem.objective](task.graph, task.problem, self._instance)
         self._decoder = decoder
         self._coarse: _Coarse | None = None
@@ -255,32 +257,32 @@ class _Search:
         """Runs a round around the best choices; `number` seeds its random numbers. Sampled plans are evaluated for a
         share of the time even if the budget is spent, since compilation in the first round may have taken all seconds.
         """
-        group = self._groups(FEWEST * FACTOR**number)
+        group = self._groups(FIRST_CLUSTERS * FACTOR**number)
         if self._coarse is None or group is None:
-            params, of, climb = self._instance, np.arange(self._n), self._decoder.climb
-            logits = self._logits(params, self._decoder.played(*self._best))
+            params, cluster, climb = self._instance, np.arange(self._n), self._decoder.climb
+            logits = self._logits(params, self._decoder.plan_features(*self._best))
         else:
             decoder = self._coarse.decoder
             view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
-            params, played = seen(view, self._task.problem, self._best[0], self._policy.config)
-            logits, of = {"placement": self._logits(params, played)["placement"]}, view.cluster
+            params, features = coarse_instance(view, self._task.problem, self._best[0], self._policy.config)
+            logits, cluster = {"placement": self._logits(params, features)["placement"]}, view.cluster
             climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
-        plans = drawn(logits, params.start, samples, rng)
+        plans = sample_choices(logits, params.start, samples, rng)
         seconds = self._task.budget.seconds
-        end = math.inf if seconds is None else time.perf_counter() + LOOK_SHARE * seconds
+        end = math.inf if seconds is None else time.perf_counter() + EVALUATION_SHARE * seconds
         for placement, priority in zip(plans.placement, plans.priority, strict=True):
             if self._most(1) < 1 or time.perf_counter() >= end:
                 break
-            self._consider(Choices(placement[of], priority[of] if group is None else self._best[1]))
+            self._consider(Choices(placement[cluster], priority[cluster] if group is None else self._best[1]))
         if "placement" in logits:
             changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
-            changes[:, 0] = np.unique(of, return_index=True)[1][changes[:, 0]]
+            changes[:, 0] = np.unique(cluster, return_index=True)[1][changes[:, 0]]
             self._climb(changes, tries, climb)
         self._begin_at_best()
 
-    def _logits(self, params: CompileParams, played: Played) -> dict[str, np.ndarray]:
-        return self._policy.logits(params, played, hasty=self._hasty)
+    def _logits(self, params: CompileParams, features: PlanFeatures) -> dict[str, np.ndarray]:
+        return self._policy.logits(params, features, fast_compile=self._fast_compile)
 
     def _groups(self, count: int) -> np.ndarray | None:
         """About `count` clusters of the best plan; None if clustering would hardly reduce the number of ops."""
@@ -296,14 +298,14 @@ class _Search:
             before = self._rank
             self._pass(changes[:tries], climb)
             tries -= len(changes)
-            if self._rank == before or self._task.over(self.evaluations):
+            if self._rank == before or self._task.is_spent(self.evaluations):
                 return
 
     def _pass(self, changes: np.ndarray, climb: Climb) -> None:
-        step = max(1, min(CHUNK, WALKED // self._decoder.walked))
+        step = max(1, min(CHUNK, MAX_VISITS // self._decoder.ops_per_change))
         for begin in range(0, len(changes), step):
             chunk = changes[begin : begin + self._most(step)]
-            if self._task.over(self.evaluations) or not len(chunk):
+            if self._task.is_spent(self.evaluations) or not len(chunk):
                 return
             self.evaluations += len(chunk)
             candidate = climb(*self._best, chunk), self._best[1]
@@ -326,8 +328,8 @@ class _Search:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
             return
-        key = jax.random.fold_in(jax.random.key(self._task.seed), MOST)  # differs from every round's key
-        params, best = tuned(settings, self._policy.params, self._instance, key, updates)
+        key = jax.random.fold_in(jax.random.key(self._task.seed), MAX_PLANS)  # differs from every round's key
+        params, best = fine_tune(settings, self._policy.params, self._instance, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * settings.ppo.environments - 1
         self._consider(best)
@@ -349,4 +351,4 @@ class _Search:
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
         """Devices and levels of the real ops, `[n]` int64 each, with groups on one device."""
         placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices[:2])
-        return self._decoder.together(placement), priority
+        return self._decoder.colocated(placement), priority

@@ -9,7 +9,7 @@ from graphrl.envs.compile.env import CompileEnv
 from graphrl.envs.compile.generator import OBJECTIVES, Task, check_tasks
 from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError, clipped
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.learning.ppo import PpoSettings
 from graphrl.networks.decisions import Coupling, Superposition
 from graphrl.networks.encoders import Neighbours
@@ -48,8 +48,8 @@ class GoConfig:
       changes: expected share of ops that change their choice, per task: the policy learns where to change, but not how
         much (see `network.changing`); 0 leaves the number to the policy too.
       votes: True shows each op how many of its neighbours have chosen each of its options (ours).
-      played: True shows each op the schedule of the last choices: when it and others ran, their waiting times, and how
-        busy each device was (ours).
+      plan_features: True shows each op the schedule of the last choices: when it and others ran, their waiting times,
+        and how busy each device was (ours).
 
     Raises:
       ProblemError: a value is out of range.
@@ -69,7 +69,7 @@ class GoConfig:
     spread: float = 1.0
     preference: float = 0.0
     votes: bool = False
-    played: bool = False
+    plan_features: bool = False
     changes: float = 0.0
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class GoConfig:
 
 
 # Episodes start from a good plan: most ops keep their devices, and a step of PPO compares plans that differ in some.
-_NETWORK = GoConfig(width=32, layers=1, votes=True, played=True, changes=0.02)
+_NETWORK = GoConfig(width=32, layers=1, votes=True, plan_features=True, changes=0.02)
 GDP_NETWORK = dataclasses.replace(_NETWORK, tasks=("placement",), superposition="none", coupling="none")
 _PPO = PpoSettings(
     steps=1, environments=32, epochs=2, minibatches=1, ratio="choice", entropy=0.0, rate=1e-3, discount=1.0
@@ -108,15 +108,15 @@ class GoSettings:
       transfers: the transfer models for which one policy is trained; every graph of a batch is evaluated under each.
         Under max_load only the first is used, as transfer models do not apply.
       devices: numbers of devices; each graph has one of them, or under max_load the machine that its file names.
-      slowness: transfer times of the mean tensor between two devices, relative to the mean op's run time; each graph
-        has one of them. A fifth of it is latency.
+      communication_ratios: transfer times of the mean tensor between two devices, relative to the mean op's run time;
+        each graph has one of them. A fifth of it is latency.
       levels: number of priorities.
       reach: part of the hint's order by which a level moves an op, see `envs.compile.generator.instance`.
       samples: plans sampled for each held-out graph in a round of validation.
       problem: the problem of `graphrl evaluate`; its objective, makespan or max_load, is also that of training.
       evaluations: evaluations that `graphrl evaluate` gives every method.
-      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
-        from new parameters.
+      init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
+        "" starts from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -129,13 +129,13 @@ class GoSettings:
     rounds: int = 4
     transfers: tuple[Transfer, ...] = ("rendezvous", "link")
     devices: tuple[int, ...] = (2, 4, 8)
-    slowness: tuple[float, ...] = (0.0, 0.2)
+    communication_ratios: tuple[float, ...] = (0.0, 0.2)
     levels: int = 8
     reach: float = 0.005
     samples: int = 16
     problem: Problem = Problem("makespan", 4)
     evaluations: int = 1000
-    start: str = ""
+    init_checkpoint: str = ""
 
     decides: ClassVar[tuple[Task, ...]] = ("placement", "priority")  # tasks of the instances
 
@@ -147,12 +147,12 @@ class GoSettings:
                 "stops": (1, 1024),
                 "rounds": (1, 1024),
                 "samples": (1, 4096),
-                "evaluations": (1, MOST),
+                "evaluations": (1, MAX_COUNT),
             },
             above_zero=("reach",),
             options={"learning": Learning},
         )
-        for name, least, most in (("devices", 1, MAX_DEVICES), ("slowness", 0, 1e6)):
+        for name, least, most in (("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6)):
             values = getattr(self, name)
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
@@ -165,9 +165,9 @@ class GoSettings:
             raise ProblemError(f"problem.objective is {self.problem.objective}: must be {' or '.join(OBJECTIVES)}")
         if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
             tasks = ", ".join(self.network.tasks)
-            raise ProblemError(f"network.tasks is {tasks}: must be placement alone, for max_load knows no order")
+            raise ProblemError(f"network.tasks is {tasks}: must be placement alone: max_load ignores the order")
         if self.ppo.steps != 1:
-            raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, an episode's; see rounds")
+            raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, the steps of an episode; set rounds instead")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):
             text = f"must be one or more of {', '.join(get_args(Transfer))}"
             raise ProblemError(f"transfers is {clipped(', '.join(self.transfers)) or 'empty'}: {text}")

@@ -4,9 +4,9 @@
 - `LoadDecoder` creates plans for the largest load of pipelined execution (`max_load`).
 - `DECODERS` has the decoder of each objective. All other files of GO are the same for every objective; the environment
   has its own functions for each (`envs/compile/reward.py`).
-- `hinted` creates an instance that starts from the plan of a quick heuristic, as choices. Devices are interchangeable:
-  without such a plan a policy cannot distinguish them and can only guess. With a plan, devices differ by the ops on
-  them. GO's authors do not state what breaks this symmetry.
+- `hint_instance` creates an instance that starts from the plan of a quick heuristic, as choices. Devices are
+  interchangeable: without such a plan a policy cannot distinguish them and can only guess. With a plan, devices differ
+  by the ops on them. GO's authors do not state what breaks this symmetry.
 """
 
 import functools
@@ -21,7 +21,7 @@ from graphrl.compiled import announced
 from graphrl.costs import exact
 from graphrl.costs.device.loads import PaddedPipeline
 from graphrl.costs.problem import Objective, Problem
-from graphrl.envs.compile.features import Played, loaded, played_on_host
+from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features_on_host
 from graphrl.envs.compile.generator import Choices, CompileParams, instance
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.padding import Sizes
@@ -33,9 +33,9 @@ from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.loads import stages
 from graphrl.solvers.loads.groups import Groups, placed_order
 from graphrl.solvers.loads.rules import quick_plan
-from graphrl.solvers.sending.plans import in_order_of, placed, with_sends
-from graphrl.solvers.sending.search import changed_makespans, climb, makespan
-from graphrl.solvers.sending.solver import prepare_with_lists, quick_start
+from graphrl.solvers.transfer_rules.plans import op_plan, order_by_keys, with_transfers
+from graphrl.solvers.transfer_rules.search import climb, makespan, neighbour_makespans
+from graphrl.solvers.transfer_rules.solver import prepare_with_lists, quick_start
 
 Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
@@ -57,11 +57,11 @@ class Decoder:
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
         n = len(graph.ops)
-        self._graph, self._problem, self._plan = graph, problem, placed(graph, problem)
+        self._graph, self._problem, self._plan = graph, problem, op_plan(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
         self._leader, self._step = np.asarray(instance.leader)[:n], float(instance.reach) * n
         self._shape = np.shape(instance.runs_on)
-        self.walked = n + len(graph.arrays.use_op)
+        self.ops_per_change = n + len(graph.arrays.use_op)
         self._keys = np.empty(n)
         self._keys[np.asarray(instance.order)[:n]] = np.arange(n - 1.0, -1, -1)
 
@@ -71,12 +71,12 @@ class Decoder:
         """Compiles the functions for costs and quick plans, or loads them, once per process."""
         exact.prepare()
         prepare_with_lists()
-        graph, problem, nothing = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
+        graph, problem, zero = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
         with announced(climb, "go", seconds=4):
             decoder = Decoder(graph, problem, instance(graph, problem))
-            decoder.played(nothing, nothing)
-            decoder.climb(nothing, nothing, np.empty((0, 2), np.int64))
-            decoder.rank(nothing, nothing)
+            decoder.plan_features(zero, zero)
+            decoder.climb(zero, zero, np.empty((0, 2), np.int64))
+            decoder.rank(zero, zero)
 
     @staticmethod
     def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
@@ -88,9 +88,9 @@ class Decoder:
     def plan_of(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
         """The plan of a start."""
         assert start.order is not None
-        return start.placement, with_sends(graph, problem, start.placement, start.order)
+        return start.placement, with_transfers(graph, problem, start.placement, start.order)
 
-    def together(self, placement: np.ndarray) -> np.ndarray:
+    def colocated(self, placement: np.ndarray) -> np.ndarray:
         """A placement `[n]` with every group on the device of its first op in the order."""
         return placement[self._leader]
 
@@ -102,7 +102,7 @@ class Decoder:
         seconds = makespan(self._plan)
         if self._problem.memory_limit is None or (best is not None and best <= (0, seconds)):
             return 0, seconds
-        nodes = with_sends(self._graph, self._problem, placement, ops)
+        nodes = with_transfers(self._graph, self._problem, placement, ops)
         return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,11 +113,11 @@ class Decoder:
         makespan(self._plan)
         return self._plan.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
 
-    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
+    def plan_features(self, placement: np.ndarray, priority: np.ndarray) -> PlanFeatures:
         """Features of the plan's schedule, as in the instance's observation."""
         end, place = self.run(placement, priority)
         rows, devices = self._shape
-        return played_on_host(self._graph, self.together(placement), place, end, devices, rows)
+        return schedule_features_on_host(self._graph, self.colocated(placement), place, end, devices, rows)
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
         """Percent by which the makespan decreases if one op moves to another device, together with its group if the op
@@ -125,10 +125,10 @@ class Decoder:
         """
         self._ordered(placement, priority)
         now, makespans = makespan(self._plan), np.empty((len(self._keys), self._problem.devices))
-        self._plan.ops["mate"][:-1] = self._graph.mates
-        changed_makespans(self._plan, np.empty(len(self._keys), np.int64), makespans)
+        self._plan.ops["next_member"][:-1] = self._graph.next_colocated
+        neighbour_makespans(self._plan, np.empty(len(self._keys), np.int64), makespans)
         decides = self._leader == np.arange(len(self._keys))
-        return np.where(decides[:, None], saved(now, makespans), 0)
+        return np.where(decides[:, None], percent_saved(now, makespans), 0)
 
     def climb(
         self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray, group: np.ndarray | None = None
@@ -142,37 +142,37 @@ class Decoder:
         """
         group = self._graph.leaders if group is None else group
         self._ordered(placement, priority)
-        self._plan.ops["mate"][:-1] = rings(group)
+        self._plan.ops["next_member"][:-1] = rings(group)
         climb(self._plan, changes, np.empty(len(self._keys), np.int64))
         return self._plan.ops["device"][:-1].astype(np.int64)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The plan that choices `[n]` encode."""
         placement, ops = self._ordered(placement, priority)
-        return placement, with_sends(self._graph, self._problem, placement, ops)
+        return placement, with_transfers(self._graph, self._problem, placement, ops)
 
     def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """The placement with groups on one device, and the ops in the order of the priorities; also sets
         `self._plan`.
         """
-        placement = self.together(placement)
+        placement = self.colocated(placement)
         self._plan.ops["device"][:-1] = placement
-        in_order_of(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
+        order_by_keys(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
         return placement, self._plan.order.copy()
 
 
-def saved(now: float, makespans: np.ndarray) -> np.ndarray:
+def percent_saved(now: float, makespans: np.ndarray) -> np.ndarray:
     """Percent by which makespans are shorter than `now`; 0 if they are not."""
     return np.maximum(0, 100 * (1 - makespans / max(now, 1e-30)))
 
 
-NONE = np.empty((0, 2), np.int64)  # no changes
+NO_CHANGES = np.empty((0, 2), np.int64)  # no changes
 
 
 class LoadDecoder:
     """`Decoder` for the largest load: see there. Priorities are ignored."""
 
-    walked = 1  # only a group's neighbours: negligible
+    ops_per_change = 1  # only a group's neighbours: negligible
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
         assert isinstance(instance.problem, PaddedPipeline)
@@ -196,7 +196,7 @@ class LoadDecoder:
         with announced(climb_loads, "go for max_load", seconds=5):
             instance(graph, problem)
             placed_order(graph, problem, np.zeros(1, np.int64))
-            climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NONE, np.empty((0, 1)))
+            climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NO_CHANGES, np.empty((0, 1)))
 
     @staticmethod
     def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
@@ -209,31 +209,31 @@ class LoadDecoder:
         """See `Decoder.plan_of`."""
         return placed_order(graph, problem, start.placement)
 
-    def together(self, placement: np.ndarray) -> np.ndarray:
+    def colocated(self, placement: np.ndarray) -> np.ndarray:
         """A placement `[n]` with every group on the device of its first op in the order."""
         return placement[self._leader]
 
     def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
         """See `Decoder.rank`."""
-        self._climb(placement, NONE, self._free)
+        self._climb(placement, NO_CHANGES, self._free)
         excess, seconds = self._chain.rank.tolist()
         return round(excess), seconds
 
-    def played(self, placement: np.ndarray, priority: np.ndarray) -> Played:
-        """See `Decoder.played`."""
+    def plan_features(self, placement: np.ndarray, priority: np.ndarray) -> PlanFeatures:
+        """See `Decoder.plan_features`."""
         rows = np.zeros(self._rows, np.int32)
-        rows[: len(placement)] = self.together(placement)
-        return loaded(self._pipeline, jnp.asarray(rows)).played
+        rows[: len(placement)] = self.colocated(placement)
+        return load_features(self._pipeline, jnp.asarray(rows)).features
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
         """Percent by which annealing's energy decreases if one group moves to another device: `[n, d]` float64, at the
         group's first op. The energy (`anneal/loads.py`) distinguishes changes that leave the largest load equal.
         """
         energies = np.empty((len(self._chain.device), self._problem.devices))
-        self._climb(placement, NONE, energies)
+        self._climb(placement, NO_CHANGES, energies)
         now = float(energies[0, self._chain.device[0]])
         decides = self._leader == np.arange(len(placement))
-        return np.where(decides[:, None], saved(now, energies[self._group]), 0)
+        return np.where(decides[:, None], percent_saved(now, energies[self._group]), 0)
 
     def climb(self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray) -> np.ndarray:
         """See `Decoder.climb`."""
@@ -243,10 +243,10 @@ class LoadDecoder:
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
         """See `Decoder.plan`."""
-        return placed_order(self._graph, self._problem, self.together(placement))
+        return placed_order(self._graph, self._problem, self.colocated(placement))
 
     def _climb(self, placement: np.ndarray, changes: np.ndarray, energies: np.ndarray) -> None:
-        self._chain.device[self._group] = self.together(placement)
+        self._chain.device[self._group] = self.colocated(placement)
         climb_loads(self._chain, changes, energies)
 
 
@@ -254,20 +254,20 @@ PlanDecoder = Decoder | LoadDecoder
 DECODERS: dict[Objective, type[Decoder] | type[LoadDecoder]] = {"makespan": Decoder, "max_load": LoadDecoder}
 
 
-def hinted(
+def hint_instance(
     graph: ComputationGraph,
     problem: Problem,
     to: Sizes,
     settings: GoSettings,
-    begin: Start | None = None,
+    hint: Start | None = None,
     devices: int = 1,
 ) -> CompileParams:
     """The instance for a policy of these settings that starts from the hint, with the hint's order; the hint's time is
     the baseline. See `generator.instance`; by default the hint is that of `Decoder.start`. The instance has at least
     `devices` devices.
     """
-    if begin is None:
-        begin = DECODERS[problem.objective].start(graph, problem, math.inf)
+    if hint is None:
+        hint = DECODERS[problem.objective].start(graph, problem, math.inf)
     n = len(graph.ops)
     return instance(
         graph,
@@ -275,8 +275,8 @@ def hinted(
         to,
         devices=max(devices, problem.devices, *settings.devices),
         levels=settings.levels,
-        baseline=begin.seconds,
-        start=Choices(begin.placement, np.full(n, settings.levels // 2)),
-        order=begin.order,
+        baseline=hint.seconds,
+        start=Choices(hint.placement, np.full(n, settings.levels // 2)),
+        order=hint.order,
         reach=settings.reach,
     )

@@ -30,7 +30,7 @@ from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 from graphrl.learning import reinforce
-from graphrl.learning.learner import MOST, check_ranges, moved
+from graphrl.learning.learner import MAX_COUNT, check_ranges, gradient_step
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes.brkga_solver import search_population
@@ -83,8 +83,8 @@ class HdpConfig:
 
     def __post_init__(self) -> None:
         integers = {"groups": (0, 4096), "grouper": (1, 4096), "hidden": (2, 4096), "children": (1, 1024)}
-        integers |= {"noisy": (0, MOST), "sampled": (0, MOST), "updates": (1, MOST)}
-        integers |= {"decay_every": (1, MOST), "decay_from": (0, MOST)}
+        integers |= {"noisy": (0, MAX_COUNT), "sampled": (0, MAX_COUNT), "updates": (1, MAX_COUNT)}
+        integers |= {"decay_every": (1, MAX_COUNT), "decay_from": (0, MAX_COUNT)}
         above_zero = "tanh_constant", "rate", "decay", "gradient_norm"
         check_ranges(self, integers=integers, above_zero=above_zero, not_below_zero=("noise",), options={})
         if self.hidden % 2:
@@ -320,7 +320,7 @@ def update(config: HdpConfig, state: State, task: Instance) -> State:
     values = costs(task, placements)
     reward = rewards(task, values)
     (gradient,) = pull(-(reward - state.baseline) / config.children)
-    params, moments = moved(optimiser(config), state.params, state.moments, gradient)
+    params, moments = gradient_step(optimiser(config), state.params, state.moments, gradient)
     best = jnp.argmin(values)
     better = values[best] < state.value
     return State(
@@ -357,7 +357,7 @@ def rewards(task: Instance, values: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def begin_anew(config: HdpConfig, state: State, task: Instance) -> State:
+def restart(config: HdpConfig, state: State, task: Instance) -> State:
     """Restarts with new parameters, but keeps the best placement so far."""
     return begin(config, state.key, task)._replace(placement=state.placement, value=state.value)
 
@@ -405,7 +405,7 @@ def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> St
     """Runs updates, with restarts when they are due."""
     while steps:
         if (done := int(state.step)) == config.updates:
-            state, done = begin_anew(config, state, task), 0
+            state, done = restart(config, state, task), 0
         some = min(steps, config.updates - done)
         state, steps = advance(config, state, task, some), steps - some
     return state

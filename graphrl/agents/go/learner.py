@@ -1,18 +1,19 @@
 """GO's learner: imitation of a greedy teacher or PPO on `Compile-v0`, both starting from a heuristic's plan (the hint).
 
-- `lesson`, `imitation_loss`: the teacher is a hill climber that starts from the hint. At each stop it computes the gain
-  of every change of one op, then applies the changes that gain, best first. Each of its stops is part of a `Lesson`:
-  exact costs of thousands of plans. PPO would have to estimate these from rewards that sum the effects of many changes.
-- `batch`: training graphs as instances for PPO, or as lessons for imitation, under each transfer model.
+- `imitation_target`, `imitation_loss`: the teacher is a hill climber that starts from the hint. At each stop it
+  computes the gain of every change of one op, then applies the changes that gain, best first. Each of its stops is part
+  of an `ImitationTarget`: exact costs of thousands of plans. PPO would have to estimate these from rewards that sum the
+  effects of many changes.
+- `batch`: training graphs as instances for PPO, or as targets for imitation, under each transfer model.
 - `learner` (`init`, `update`, `evaluate`): PPO samples plans around the one that the policy sees. The next round starts
   from the best plan so far. Every round is an episode of one step, as when a trained policy plans (`agent.py`).
-- `tuned`: further PPO on one graph, for methods with `finetune`.
+- `fine_tune`: further PPO on one graph, for methods with `finetune`.
 """
 
 import dataclasses
-import functools
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +22,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import DECODERS, PlanDecoder, hinted, saved
-from graphrl.agents.go.network import networks, smallest
+from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
+from graphrl.agents.go.network import networks, tiny_observation
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileParams
-from graphrl.envs.compile.observation import shown
+from graphrl.envs.compile.observation import observe
 from graphrl.envs.compile.reward import INVALID, outcome, possible_choices
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -37,24 +38,24 @@ from graphrl.learning.ppo.settings import likeliest, sample
 from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 
-LARGEST = 2.0  # maximum gain of a change, percent of the makespan
-NATS = 20.0  # target logit of a change relative to no change, per percent of gain
-MOST_MADE = 0.1  # maximum number of changes between two stops, as a share of the ops
+MAX_GAIN = 2.0  # maximum gain of a change, percent of the makespan
+NATS_PER_PERCENT = 20.0  # target logit of a change relative to no change, per percent of gain
+MAX_CHANGED = 0.1  # maximum number of changes between two stops, as a share of the ops
 
 
-class Lesson(NamedTuple):
+class ImitationTarget(NamedTuple):
     """One instance, and s stops of a teacher on it."""
 
     instance: CompileParams
     starts: Choices  # [s, n] each
     gains: Choices  # [s, n, o] float32 each: percent of the makespan; at least 0, and 0 for the current choice
-    played: Played  # [s, n, ...], features of their schedules
+    plan_features: PlanFeatures  # [s, n, ...], features of their schedules
 
 
-def lesson(
+def imitation_target(
     graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
-) -> Lesson:
-    """The teacher's lesson on a graph whose instance starts from a plan; only the given tasks change."""
+) -> ImitationTarget:
+    """The gains that the teacher computes on a graph whose instance starts from a plan; only the given tasks change."""
     n = len(graph.ops)
     decoder = DECODERS[problem.objective](graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
@@ -68,10 +69,10 @@ def lesson(
             each[1] = _gains_of_levels(decoder, chosen, levels)
         starts.append([choice.copy() for choice in chosen])
         gains.append(each)
-        runs.append(decoder.played(chosen[0], chosen[1]))
+        runs.append(decoder.plan_features(chosen[0], chosen[1]))
         _climb(decoder, chosen, each)
-        chosen[0] = decoder.together(chosen[0])
-    return Lesson(
+        chosen[0] = decoder.colocated(chosen[0])
+    return ImitationTarget(
         instance,
         Choices(*(_padded(np.stack(each), (to,)).astype(np.int32) for each in zip(*starts, strict=True))),
         Choices(
@@ -80,39 +81,39 @@ def lesson(
                 for each, count in zip(zip(*gains, strict=True), (devices, levels), strict=True)
             )
         ),
-        Played(*(np.stack(each) for each in zip(*runs, strict=True))),  # type: ignore[arg-type]
+        PlanFeatures(*(np.stack(each) for each in zip(*runs, strict=True))),  # type: ignore[arg-type]
     )
 
 
 def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
     """Pads all axes but the first with zeros at the end."""
-    return np.pad(rows, [(0, 0), *((0, size - had) for size, had in zip(to, rows.shape[1:], strict=True))])
+    return np.pad(rows, [(0, 0), *((0, size - size_now) for size, size_now in zip(to, rows.shape[1:], strict=True))])
 
 
-def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], lesson: Lesson) -> jax.Array:
+def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], target: ImitationTarget) -> jax.Array:
     """Squared error between the policy's logits of changes and their gains, percent squared: the mean over all changes,
     stops and tasks, `[]` float32.
 
-    The target logit of a change, relative to no change, is `NATS` per percent that the change gains when made alone.
-    Gains count as at most `LARGEST`, and losses as 0, since a worse plan is not taken. All gains of a graph thus
-    provide a signal, and the policy stays as uncertain as they are. A policy trained only on the expected gain of its
-    changes would concentrate on a few of them; its plans would be nearly identical, and the best of them no better than
-    chance.
+    The target logit of a change, relative to no change, is `NATS_PER_PERCENT` for each percent that the change alone
+    gains. Gains count as at most `MAX_GAIN`, and losses as 0, since a worse plan is not taken. All gains of a graph
+    thus provide a signal, and the policy stays as uncertain as they are. A policy trained only on the expected gain of
+    its changes would concentrate on a few of them; its plans would be nearly identical, and the best of them no better
+    than chance.
     """
 
-    def of_stop(start: Choices, gains: Choices, played: Played) -> jax.Array:
-        observation = shown(dataclasses.replace(lesson.instance, start=start), start, tasks, played)
+    def of_stop(start: Choices, gains: Choices, features: PlanFeatures) -> jax.Array:
+        observation = observe(dataclasses.replace(target.instance, start=start), start, tasks, features)
         logits, error = policy.apply(params, observation), jnp.float32(0)
         for task in tasks:
             mask = observation.action_mask[task]
-            was = jax.nn.one_hot(observation.previous[task], mask.shape[-1], dtype=bool)
-            ahead = logits[task] - jnp.where(was, logits[task], 0.0).sum(-1, keepdims=True)
-            wrong = ahead / NATS - jnp.clip(getattr(gains, task), 0.0, LARGEST)
-            changes = mask & ~was & (mask.sum(-1, keepdims=True) > 1)
+            previous = jax.nn.one_hot(observation.previous[task], mask.shape[-1], dtype=bool)
+            relative = logits[task] - jnp.where(previous, logits[task], 0.0).sum(-1, keepdims=True)
+            wrong = relative / NATS_PER_PERCENT - jnp.clip(getattr(gains, task), 0.0, MAX_GAIN)
+            changes = mask & ~previous & (mask.sum(-1, keepdims=True) > 1)
             error += jnp.square(jnp.where(changes, wrong, 0.0)).sum() / jnp.maximum(changes.sum(dtype=jnp.float32), 1.0)
         return error / len(tasks)
 
-    return jax.vmap(of_stop)(lesson.starts, lesson.gains, lesson.played).mean()
+    return jax.vmap(of_stop)(target.starts, target.gains, target.plan_features).mean()
 
 
 def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
@@ -120,30 +121,30 @@ def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int
     placement, level = chosen
     now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
     for op, other in np.ndindex(makespans.shape):
-        was, level[op] = level[op], other
+        previous, level[op] = level[op], other
         makespans[op, other] = decoder.rank(placement, level)[1]
-        level[op] = was
-    return saved(now, makespans)
+        level[op] = previous
+    return percent_saved(now, makespans)
 
 
 def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarray]) -> None:
-    """Applies the changes that gain, best first, if they still do; at most `MOST_MADE` of the ops."""
-    n, now, made = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
+    """Applies the changes that gain, best first, if they still do; at most `MAX_CHANGED` of the ops."""
+    n, now, count = len(chosen[0]), decoder.rank(chosen[0], chosen[1]), 0
     gain = np.stack([each.max(1, initial=0) for each in gains])
     for which in np.argsort(-gain, axis=None, kind="stable"):
         task, op = divmod(int(which), n)
-        if gain[task, op] <= 0 or made >= MOST_MADE * n:
+        if gain[task, op] <= 0 or count >= MAX_CHANGED * n:
             return
-        was = chosen[task][op]
+        previous = chosen[task][op]
         chosen[task][op] = gains[task][op].argmax()
         rank = decoder.rank(chosen[0], chosen[1])
         if rank < now:
-            now, made = rank, made + 1
+            now, count = rank, count + 1
         else:
-            chosen[task][op] = was
+            chosen[task][op] = previous
 
 
-Batch = dict[str, Any]  # by transfer model `CompileParams`, or a `Lesson` to imitate; leading axis g on each
+Batch = dict[str, Any]  # by transfer model `CompileParams`, or an `ImitationTarget`; leading axis g on each
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
@@ -153,9 +154,10 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]
-    slowness = settings.slowness[which // len(settings.devices) % len(settings.slowness)]
+    ratios = settings.communication_ratios
+    ratio = ratios[which // len(settings.devices) % len(ratios)]
     a = graph.arrays
-    seconds = slowness * (a.runtime.mean() if a.num_ops else 0.0)
+    seconds = ratio * (a.runtime.mean() if a.num_ops else 0.0)
     size = float(a.tensor_bytes.mean()) if a.num_tensors else 0.0
     slow = {} if seconds <= 0 or size <= 0 else {"latency": 0.2 * seconds, "bandwidth": size / (0.8 * seconds)}
     objective = settings.problem.objective
@@ -164,29 +166,29 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
 
 
 def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
-    """Converts graphs to instances under each transfer model, or to lessons for imitation."""
+    """Converts graphs to instances under each transfer model, or to targets for imitation."""
     machines = [graph.machine for graph in graphs if graph.machine is not None]
-    most = max((machine.accelerators + machine.cpus for machine in machines), default=1)
-    get = functools.partial(_CACHE.get, settings, to, most)
+    max_devices = max((machine.accelerators + machine.cpus for machine in machines), default=1)
+    get = partial(_CACHE.get, settings, to, max_devices)
     rows = {transfer: [get(graph, transfer) for graph in graphs] for transfer in settings.models}
     return {transfer: jax.tree.map(lambda *leaves: np.stack(leaves), *each) for transfer, each in rows.items()}
 
 
 class _Cache:
-    """Cache of the rows of graphs: a hint takes milliseconds, and a lesson a second."""
+    """Cache of the rows of graphs: a hint takes milliseconds, and an imitation target a second."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._made = most, dict[Any, Any]()
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows, self._rows = max_rows, dict[Any, Any]()
 
     def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
         """The row of a graph in a batch with at least `devices` devices."""
         key = settings, to, devices, id(graph), transfer
-        if key not in self._made:
-            if len(self._made) >= self._most:
-                self._made.clear()
+        if key not in self._rows:
+            if len(self._rows) >= self._max_rows:
+                self._rows.clear()
             row = _row(settings, to, devices, graph, transfer)
-            self._made[key] = graph, row  # keeps the graph alive, so that its id stays unique
-        return self._made[key][1]
+            self._rows[key] = graph, row  # keeps the graph alive, so that its id stays unique
+        return self._rows[key][1]
 
 
 _CACHE = _Cache(4096)
@@ -194,15 +196,15 @@ _CACHE = _Cache(4096)
 
 def _row(
     settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer
-) -> CompileParams | Lesson:
+) -> CompileParams | ImitationTarget:
     problem = problem_of(settings, graph, transfer)
-    instance = hinted(graph, problem, to, settings, devices=devices)
+    instance = hint_instance(graph, problem, to, settings, devices=devices)
     if settings.learning == "ppo":
         return instance
-    return lesson(graph, problem, instance, settings.stops, settings.network.tasks)
+    return imitation_target(graph, problem, instance, settings.stops, settings.network.tasks)
 
 
-class _Stand(NamedTuple):
+class _RoundState(NamedTuple):
     """State of the rounds on one graph."""
 
     instance: CompileParams  # starts from the best plan so far
@@ -211,13 +213,12 @@ class _Stand(NamedTuple):
 
 def learner(settings: GoSettings) -> Learner:
     """The functions below for one configuration."""
-    of = functools.partial
-    return Learner(of(init, settings), of(update, settings), of(evaluate, settings), score="sampled")
+    return Learner(partial(init, settings), partial(update, settings), partial(evaluate, settings), score="sampled")
 
 
 def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerState:
     """See `Learner`: params are those of "policy" and "value"."""
-    return ppo.init(settings.ppo, networks(settings.network), key, smallest(settings), policy)
+    return ppo.init(settings.ppo, networks(settings.network), key, tiny_observation(settings), policy)
 
 
 def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Batch) -> tuple[LearnerState, Metrics]:
@@ -234,19 +235,19 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         graphs = instances.order.shape[0]
         round_keys = jax.random.split(jax.random.fold_in(key, number), settings.rounds)
         keys = jax.vmap(learning.keys, (0, None))(round_keys, graphs)
-        begun = state, jax.vmap(functools.partial(_begun, settings))(instances)
-        (state, _), metrics = jax.lax.scan(functools.partial(_round, settings), begun, keys)
+        carry = state, jax.vmap(partial(_initial_state, settings))(instances)
+        (state, _), metrics = jax.lax.scan(partial(_round, settings), carry, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
     return state, _mean(each)
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """One gradient step on lessons."""
+    """One gradient step on imitation targets."""
     policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # the number of changes is not learned
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
-        of_graph = functools.partial(imitation_loss, policy, params["policy"], settings.network.tasks)
-        losses = jnp.concatenate([jax.vmap(of_graph)(lessons) for lessons in batch.values()])
+        of_graph = partial(imitation_loss, policy, params["policy"], settings.network.tasks)
+        losses = jnp.concatenate([jax.vmap(of_graph)(targets) for targets in batch.values()])
         return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
 
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
@@ -255,63 +256,63 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
     return state, metrics
 
 
-def _round(settings: GoSettings, carry: tuple[LearnerState, _Stand], keys: jax.Array) -> tuple[Any, Metrics]:
-    (state, stand), of = carry, networks(settings.network)
+def _round(settings: GoSettings, carry: tuple[LearnerState, _RoundState], keys: jax.Array) -> tuple[Any, Metrics]:
+    (state, best_state), both = carry, networks(settings.network)
     split = jax.vmap(jax.random.split)(keys)
-    tried = ppo.attempt(settings.ppo, settings.env, of, state.params, split[:, 0], stand.instance)
+    samples = ppo.sample_actions(settings.ppo, settings.env, both, state.params, split[:, 0], best_state.instance)
     # a worse plan has no cost, as the next round starts from the best; otherwise the policy learns to change nothing
-    kept = tried._replace(reward=jnp.maximum(tried.reward, stand.reward[:, None]))
-    state, metrics = ppo.learn(settings.ppo, of, state, split[:, 1], kept)
-    stand = jax.vmap(_better)(stand, tried.action, tried.reward)
-    return (state, stand), metrics | {"best": learning.mean(gain(stand.reward))}
+    clipped = samples._replace(reward=jnp.maximum(samples.reward, best_state.reward[:, None]))
+    state, metrics = ppo.learn(settings.ppo, both, state, split[:, 1], clipped)
+    best_state = jax.vmap(_update_best)(best_state, samples.action, samples.reward)
+    return (state, best_state), metrics | {"best": learning.mean(gain(best_state.reward))}
 
 
 def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) -> Metrics:
     """Percent by which the policy's plans are faster than the hint: means over graphs and transfer models.
 
     Returns:
-      "sampled", the best of all rounds, including the hint; "by_chance", the best of equally many random plans, each
+      "sampled", the best of all rounds, including the hint; "random", the best of equally many random plans, each
       with the same number of changed ops as one of the policy's, but random ops and options; "greedy", the most likely
       plan of the first round; and "sampled" by transfer model.
     """
-    each, apart = [], {}
+    each, by_transfer = [], {}
     for number, (transfer, rows) in enumerate(batch.items()):
-        instances = rows.instance if isinstance(rows, Lesson) else rows
+        instances = rows.instance if isinstance(rows, ImitationTarget) else rows
         keys = learning.keys(jax.random.fold_in(key, number), instances.order.shape[0])
-        played = jax.vmap(functools.partial(_play, settings, params["policy"]), (0, 0, None))
-        both = jax.vmap(played, (None, None, 0))(keys, instances, jnp.array([False, True]))
-        names = {"sampled": both[0][0], "by_chance": both[0][1], "greedy": both[1][0]}
+        play = jax.vmap(partial(_play, settings, params["policy"]), (0, 0, None))
+        rewards = jax.vmap(play, (None, None, 0))(keys, instances, jnp.array([False, True]))
+        names = {"sampled": rewards[0][0], "random": rewards[0][1], "greedy": rewards[1][0]}
         each.append({name: learning.mean(gain(reward)) for name, reward in names.items()})
-        apart[f"sampled_{transfer}"] = each[-1]["sampled"]
-    return _mean(each) | apart
+        by_transfer[f"sampled_{transfer}"] = each[-1]["sampled"]
+    return _mean(each) | by_transfer
 
 
-def tuned(
+def fine_tune(
     settings: GoSettings, policy: Any, instance: CompileParams, key: jax.Array, updates: int
 ) -> tuple[Any, Choices]:
     """Trains a policy on one graph: the new parameters, and the best sampled choices, or the instance's start if that
     is better.
     """
     params = jax.tree.map(jnp.asarray, policy)
-    stand = _begun(settings, instance)
-    state, stand = _tuned(settings, params, stand, key, updates)
-    return jax.tree.map(np.asarray, state.params["policy"]), stand.instance.start
+    best_state = _initial_state(settings, instance)
+    state, best_state = _fine_tune(settings, params, best_state, key, updates)
+    return jax.tree.map(np.asarray, state.params["policy"]), best_state.instance.start
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _tuned(
-    settings: GoSettings, policy: Any, stand: _Stand, key: jax.Array, updates: int
-) -> tuple[LearnerState, _Stand]:
-    def all_rounds(policy: Any, key: jax.Array, stand: _Stand) -> tuple[LearnerState, _Stand]:
+@partial(jax.jit, static_argnums=(0, 4))
+def _fine_tune(
+    settings: GoSettings, policy: Any, best_state: _RoundState, key: jax.Array, updates: int
+) -> tuple[LearnerState, _RoundState]:
+    def all_rounds(policy: Any, key: jax.Array, best_state: _RoundState) -> tuple[LearnerState, _RoundState]:
         init_key, play_key = jax.random.split(key)
-        begun = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], stand)
+        carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
         keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
-        state, stand = jax.lax.scan(functools.partial(_round, settings), begun, keys)[0]
-        return state, jax.tree.map(lambda leaf: leaf[0], stand)
+        state, best_state = jax.lax.scan(partial(_round, settings), carry, keys)[0]
+        return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
-    one, everywhere = make_mesh(1, jax.devices()[:1]), PartitionSpec()
-    return jax.shard_map(all_rounds, mesh=one, in_specs=everywhere, out_specs=everywhere, check_vma=False)(
-        policy, key, stand
+    one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
+    return jax.shard_map(all_rounds, mesh=one, in_specs=no_axis, out_specs=no_axis, check_vma=False)(
+        policy, key, best_state
     )
 
 
@@ -321,61 +322,61 @@ def gain(reward: jax.Array) -> jax.Array:
 
 
 def _play(
-    settings: GoSettings, policy: Any, key: jax.Array, instance: CompileParams, by_chance: jax.Array
+    settings: GoSettings, policy: Any, key: jax.Array, instance: CompileParams, is_random: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Rewards `[]` of the best plan of all rounds on one graph, and of the first round's most likely plan."""
     env, network = settings.env, networks(settings.network).policy
 
-    def one_round(stand: _Stand, key: jax.Array) -> tuple[_Stand, jax.Array]:
+    def play_round(best_state: _RoundState, key: jax.Array) -> tuple[_RoundState, jax.Array]:
         sample_key, chance_key = jax.random.split(key)
-        state, first = env.reset(sample_key, stand.instance)
+        state, first = env.reset(sample_key, best_state.instance)
         logits = network.apply(policy, first.observation)
         drawn = jax.vmap(sample, (0, None))(jax.random.split(sample_key, settings.samples), logits)
         action = jax.tree.map(lambda rest, best: rest.at[0].set(best), drawn, likeliest(logits))
-        was, mask = first.observation.previous, first.observation.action_mask
-        random = jax.vmap(_shuffled, (0, 0, None, None))(
-            jax.random.split(chance_key, settings.samples), drawn, was, mask
+        previous, mask = first.observation.previous, first.observation.action_mask
+        random = jax.vmap(_random_changes, (0, 0, None, None))(
+            jax.random.split(chance_key, settings.samples), drawn, previous, mask
         )
-        action = jax.tree.map(lambda *two: jnp.where(by_chance, *two), random, action)
-        reward = jax.vmap(env.step, (None, None, 0, None))(sample_key, state, action, stand.instance)[1].reward
-        return _better(stand, action, reward), reward[0]
+        action = jax.tree.map(lambda *two: jnp.where(is_random, *two), random, action)
+        reward = jax.vmap(env.step, (None, None, 0, None))(sample_key, state, action, best_state.instance)[1].reward
+        return _update_best(best_state, action, reward), reward[0]
 
-    stand, likely = jax.lax.scan(one_round, _begun(settings, instance), jax.random.split(key, settings.rounds))
-    return stand.reward, likely[0]
+    last, likely = jax.lax.scan(play_round, _initial_state(settings, instance), jax.random.split(key, settings.rounds))
+    return last.reward, likely[0]
 
 
-def _begun(settings: GoSettings, instance: CompileParams) -> _Stand:
+def _initial_state(settings: GoSettings, instance: CompileParams) -> _RoundState:
     """Initial state at the hint, whose reward is -1, or `INVALID` if it is not valid."""
     instance = jax.tree.map(jnp.asarray, instance)
     valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
-    return _Stand(instance, jnp.where(valid, jnp.float32(-1), INVALID))
+    return _RoundState(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
-def _better(stand: _Stand, action: Any, reward: jax.Array) -> _Stand:
+def _update_best(best_state: _RoundState, action: Any, reward: jax.Array) -> _RoundState:
     """State at the best of actions `[a, ...]`, or the same state if they are not better."""
-    instance, best = stand.instance, reward.argmax()
-    is_better = reward[best] > stand.reward
-    tried = possible_choices(
+    instance, best = best_state.instance, reward.argmax()
+    is_better = reward[best] > best_state.reward
+    choices = possible_choices(
         instance, instance.start._replace(**{task: options[best] for task, options in action.items()})
     )
-    start = jax.tree.map(lambda *two: jnp.where(is_better, *two), tried, instance.start)
-    return _Stand(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], stand.reward))
+    start = jax.tree.map(lambda *two: jnp.where(is_better, *two), choices, instance.start)
+    return _RoundState(dataclasses.replace(instance, start=start), jnp.maximum(reward[best], best_state.reward))
 
 
-def _shuffled(key: jax.Array, action: Any, was: Any, mask: Any) -> Any:
-    """An action that differs from `was` in the same number of ops per task as `action`, with random ops and options."""
+def _random_changes(key: jax.Array, action: Any, previous: Any, mask: Any) -> Any:
+    """An action that differs from `previous` in as many ops per task as `action`, with random ops and options."""
 
-    def one(key: jax.Array, action: jax.Array, was: jax.Array, mask: jax.Array) -> jax.Array:
+    def one(key: jax.Array, action: jax.Array, previous: jax.Array, mask: jax.Array) -> jax.Array:
         order_key, option_key = jax.random.split(key)
         movable = mask.sum(-1) > 1
-        count = ((action != was) & movable).sum()
-        drawn = jnp.where(movable, jax.random.uniform(order_key, was.shape), jnp.inf)
-        other = mask & ~jax.nn.one_hot(was, mask.shape[-1], dtype=bool)
+        count = ((action != previous) & movable).sum()
+        drawn = jnp.where(movable, jax.random.uniform(order_key, previous.shape), jnp.inf)
+        other = mask & ~jax.nn.one_hot(previous, mask.shape[-1], dtype=bool)
         option = jax.random.categorical(option_key, jnp.where(other, 0.0, -jnp.inf)).astype(jnp.int32)
-        return jnp.where((drawn.argsort().argsort() < count), option, was)
+        return jnp.where((drawn.argsort().argsort() < count), option, previous)
 
     keys = dict(zip(sorted(action), jax.random.split(key, len(action)), strict=True))
-    return {task: one(keys[task], action[task], was[task], mask[task]) for task in action}
+    return {task: one(keys[task], action[task], previous[task], mask[task]) for task in action}
 
 
 def _mean(each: list[Metrics]) -> Metrics:

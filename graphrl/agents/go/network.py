@@ -13,10 +13,9 @@ from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, instance
-from graphrl.envs.compile.observation import Observation, shown
-from graphrl.envs.compile.reward import nothing_played
+from graphrl.envs.compile.observation import Observation, observe
 from graphrl.learning.ppo import PolicyValue
 from graphrl.networks.base import NEVER, Network, network
 from graphrl.networks.decisions import (
@@ -46,8 +45,8 @@ def networks(config: GoConfig) -> PolicyValue:
     )
     # rewards are -sqrt(run time / baseline's run time): -1 is a plan as good as the baseline
     value = GraphValue(encoder=DecisionVectors(_embedding(config)), width=config.width, typical=-1.0)
-    decides = network(policy)
-    return PolicyValue(changing(decides, config.changes) if config.changes else decides, network(value))
+    logits_network = network(policy)
+    return PolicyValue(changing(logits_network, config.changes) if config.changes else logits_network, network(value))
 
 
 def changing(policy: Network, share: float) -> Network:
@@ -58,9 +57,10 @@ def changing(policy: Network, share: float) -> Network:
     fixed share it can only learn which changes do not.
     """
 
-    def apply(params: Any, seen: Any) -> dict[str, jax.Array]:
-        logits = policy.apply(params, seen)
-        return {task: _shifted(logits[task], seen.previous[task], seen.action_mask[task], share) for task in logits}
+    def apply(params: Any, observation: Any) -> dict[str, jax.Array]:
+        logits = policy.apply(params, observation)
+        previous, mask = observation.previous, observation.action_mask
+        return {task: _shifted(logits[task], previous[task], mask[task], share) for task in logits}
 
     return Network(policy.init, apply)  # type: ignore[arg-type]  # gives a dict of arrays
 
@@ -70,23 +70,23 @@ def _shifted(logits: jax.Array, previous: jax.Array, mask: jax.Array, share: flo
     `share`.
     """
     last = jax.nn.one_hot(previous, logits.shape[-1], dtype=bool)
-    stays = jnp.where(last, logits, 0.0).sum(-1)
-    ahead = stays - jax.nn.logsumexp(jnp.where(last, NEVER, logits), axis=-1)
+    last_logit = jnp.where(last, logits, 0.0).sum(-1)
+    relative = last_logit - jax.nn.logsumexp(jnp.where(last, NEVER, logits), axis=-1)
     movable = (mask.sum(-1) > 1) & last.any(-1)
 
-    def halved(_: int, between: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def bisect(_: int, between: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         middle = (between[0] + between[1]) / 2
-        changes = jnp.where(movable, jax.nn.sigmoid(-ahead - middle), 0.0).sum()
+        changes = jnp.where(movable, jax.nn.sigmoid(-relative - middle), 0.0).sum()
         too_many = changes > share * movable.sum(dtype=jnp.float32)
         return jnp.where(too_many, middle, between[0]), jnp.where(too_many, between[1], middle)
 
-    low, high = jax.lax.fori_loop(0, 24, halved, (jnp.float32(-40), jnp.float32(40)))
+    low, high = jax.lax.fori_loop(0, 24, bisect, (jnp.float32(-40), jnp.float32(40)))
     return logits + jnp.where(last & movable[:, None], jax.lax.stop_gradient((low + high) / 2), 0.0)
 
 
 def _embedding(config: GoConfig) -> OpEmbedding:
     sage = GraphSage(config.width, config.rounds, config.neighbours)
-    return OpEmbedding(config.tasks, config.width, sage, config.played)
+    return OpEmbedding(config.tasks, config.width, sage, config.plan_features)
 
 
 def _layer(config: GoConfig) -> SegmentLayer:
@@ -99,9 +99,9 @@ def _attention(config: GoConfig) -> SegmentAttention:
 
 _ANY = DeviceProblem.of(Problem("makespan"))
 # On a CPU, XLA then compiles in a tenth of the time, and the program runs up to five times as long (jax 0.10.2).
-HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
 if jax.__version_info__ < (0, 11):  # later versions lack this option
-    HASTE["xla_cpu_use_fusion_emitters"] = False
+    FAST_COMPILE["xla_cpu_use_fusion_emitters"] = False
 
 
 class Policy(agent.Policy[GoSettings]):
@@ -115,15 +115,17 @@ class Policy(agent.Policy[GoSettings]):
     @staticmethod
     def initial(config: GoSettings, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
-        return networks(config.network).policy.init(key, smallest(config))
+        return networks(config.network).policy.init(key, tiny_observation(config))
 
-    def logits(self, params: CompileParams, played: Played, *, hasty: bool = False) -> dict[str, np.ndarray]:
+    def logits(
+        self, params: CompileParams, features: PlanFeatures, *, fast_compile: bool = False
+    ) -> dict[str, np.ndarray]:
         """For each of its tasks the logits `[n, o]` float32, for an instance at its start and the features of that
-        plan's schedule. `hasty` compiles for a CPU with few optimisations, if time is short.
+        plan's schedule. `fast_compile` compiles for a CPU with few optimisations, if time is short.
         """
         params = dataclasses.replace(params, problem=_ANY)  # not part of the observation: one program for all
-        logits = _hasty_logits if hasty and jax.default_backend() == "cpu" else _logits
-        return dict(jax.device_get(logits(self.config, self.params, params, played)))
+        logits = _fast_compile_logits if fast_compile and jax.default_backend() == "cpu" else _logits
+        return dict(jax.device_get(logits(self.config, self.params, params, features)))
 
 
 class GdpPolicy(Policy):
@@ -134,30 +136,30 @@ class GdpPolicy(Policy):
     settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
 
 
-def smallest(settings: GoSettings) -> Observation:
+def tiny_observation(settings: GoSettings) -> Observation:
     """A tiny observation for initialising parameters."""
-    graph = agent.smallest()
+    graph = agent.tiny_graph()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
-    return shown(params, params.start, settings.network.tasks, nothing_played(params))
+    return observe(params, params.start, settings.network.tasks, no_features(params))
 
 
-def _logits_of(settings: GoSettings, policy: Any, params: CompileParams, played: Played) -> dict[str, jax.Array]:
-    observation = shown(params, params.start, settings.network.tasks, played)
+def _apply(settings: GoSettings, policy: Any, params: CompileParams, features: PlanFeatures) -> dict[str, jax.Array]:
+    observation = observe(params, params.start, settings.network.tasks, features)
     logits: Any = networks(settings.network).policy.apply(policy, observation)
     return dict(logits)
 
 
-_logits = jax.jit(_logits_of, static_argnums=0)
-_hasty_logits = jax.jit(_logits_of, static_argnums=0, compiler_options=HASTE)
+_logits = jax.jit(_apply, static_argnums=0)
+_fast_compile_logits = jax.jit(_apply, static_argnums=0, compiler_options=FAST_COMPILE)
 
 
-def drawn(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
+def sample_choices(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
     """Samples choices from logits: `[samples, n]` int32 each, the most likely first; other tasks keep their choices.
     Runs on the host: a sampling program takes as long to compile as the network, and longer to run.
     """
-    kept = Choices(*(np.broadcast_to(was, (samples, len(was))) for was in start[:2]))
-    return kept._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
+    unchanged = Choices(*(np.broadcast_to(choice, (samples, len(choice))) for choice in start[:2]))
+    return unchanged._replace(**{task: _options(of_task, samples, rng) for task, of_task in logits.items()})
 
 
 def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
@@ -178,7 +180,7 @@ def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
       logits: `[n, d]`, of devices.
       placement: `[n]`, current devices.
     """
-    ahead = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
-    ahead[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf
-    order = np.argsort(-ahead, axis=None, kind="stable")[: np.isfinite(ahead).sum()]
-    return np.stack(np.unravel_index(order, ahead.shape), 1).astype(np.int64)
+    relative = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)
+    relative[(logits <= NEVER / 2) | (np.arange(logits.shape[1]) == np.asarray(placement)[:, None])] = -np.inf
+    order = np.argsort(-relative, axis=None, kind="stable")[: np.isfinite(relative).sum()]
+    return np.stack(np.unravel_index(order, relative.shape), 1).astype(np.int64)

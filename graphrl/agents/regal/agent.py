@@ -10,7 +10,6 @@ There are two agents: the published one, and one with a list schedule as a hint.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,7 +100,8 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
 
     others = auto.stages(task.graph, task.problem, task.budget)
-    return auto.begun(task).run(itertools.chain([Stage(solve_hint, SEARCH_SHARE, options=proposing)], others))
+    search = Stage(solve_hint, SEARCH_SHARE, options=proposing)
+    return auto.initial_portfolio(task).run([search, *others])
 
 
 def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
@@ -110,15 +110,15 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     Raises:
       GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.
     """
-    policy, devices = POLICIES[hint].chosen(task.problem, checkpoint), task.problem.devices
+    policy, devices = POLICIES[hint].load_or_default(task.problem, checkpoint), task.problem.devices
     if policy.config.hint != hint:
         raise ProblemError(
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
-            f"agent.hint={hint}; {'regal' if hint == 'list' else 'regal-hint'} plays it"
+            f"agent.hint={hint}; method {'regal' if hint == 'list' else 'regal-hint'} is for this one"
         )
     if policy.config.problem.devices != devices:
         raise ProblemError(
-            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices: must not be {devices}"
+            f"method {task.method!r} has a policy for {policy.config.problem.devices} devices, not for {devices}"
         )
     return policy
 

@@ -6,7 +6,7 @@ from typing import Literal
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import CodingName
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.learning.reinforce import Baseline
 from graphrl.solvers.chromosomes.brkga import Parameters
 
@@ -40,9 +40,9 @@ class RegalConfig:
       gradient_norm: gradients are clipped to this global norm.
       entropy, baseline_error, clip: see `reinforce.Weights`.
       baseline: baseline of the rewards: see `reinforce.Weights`.
-      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
-        from new parameters. Training with few evaluations learns coarse properties cheaply; many evaluations then
-        refine them.
+      init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
+        "" starts from new parameters. Training with few evaluations learns coarse properties cheaply; many evaluations
+        then refine them.
 
     Raises:
       ProblemError: a value is out of range.
@@ -65,10 +65,10 @@ class RegalConfig:
     baseline_error: float = 1.0
     clip: float = 3.0
     baseline: Baseline = "leave-one-out"
-    start: str = ""
+    init_checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        integers = {"evaluations": (1, MOST), "rounds": (0, 64), "width": (2, 4096)}
+        integers = {"evaluations": (1, MAX_COUNT), "rounds": (0, 64), "width": (2, 4096)}
         integers["actions"] = (1 if self.baseline == "learned" else 2, 4096)
         names = {"coding": CodingName, "genes": Genes, "hint": Hint, "encoder": Encoder, "baseline": Baseline}
         check_ranges(

@@ -1,6 +1,6 @@
 """REGAL's learner: contextual-bandit REINFORCE on `Proposal-v0`."""
 
-import functools
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import networks, played, smallest
+from graphrl.agents.regal.network import choose_action, networks, tiny_instance
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, observe
 from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
@@ -18,17 +18,16 @@ from graphrl.learning.learner import Learner, LearnerState
 
 def learner(config: RegalConfig) -> Learner:
     """The functions below for one configuration."""
-    of = functools.partial
-    return Learner(of(init, config), of(update, config), of(evaluate, config), score="improvement")
+    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), score="improvement")
 
 
 def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerState:
     """See `Learner`: params are those of "policy" and "baseline"."""
     policy_key, baseline_key = jax.random.split(key)
-    observation, of = observe(smallest(config)), networks(config)
+    observation, both = observe(tiny_instance(config)), networks(config)
     params = {
-        "policy": of.policy.init(policy_key, observation) if policy is None else policy,
-        "baseline": of.baseline.init(baseline_key, observation),
+        "policy": both.policy.init(policy_key, observation) if policy is None else policy,
+        "baseline": both.baseline.init(baseline_key, observation),
     }
     return LearnerState(params, _optimiser(config).init(params), jnp.int32(0))
 
@@ -42,9 +41,9 @@ def update(
       The new state, and the metrics of `reinforce.loss`, "improvement" (percent by which the sampled actions are better
       than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
     """
-    tried = jax.vmap(functools.partial(_try, config, state.params["policy"]))
-    observation, actions, reward = tried(learning.keys(key, batch.nodes.shape[0]), batch)
-    loss = functools.partial(_loss, config)
+    sample = jax.vmap(partial(_act, config, state.params["policy"]))
+    observation, actions, reward = sample(learning.keys(key, batch.nodes.shape[0]), batch)
+    loss = partial(_loss, config)
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, observation, actions, reward)
     state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
     return state, metrics | {"improvement": 100 * (1 + metrics["reward"])}
@@ -54,7 +53,7 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
     """Metrics of the policy's proposals, chosen as in a solver; see `Learner`.
 
     Returns:
-      "improvement" over standard BRKGA in percent (the mean, and "improvement_least", "improvement_most"), "matched"
+      "improvement" over standard BRKGA in percent (the mean, and "improvement_min", "improvement_max"), "not_worse"
       (the share of graphs at least as good), "entropy" in nats per choice.
     """
 
@@ -63,18 +62,18 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
         env = _env(config)
         state, first = env.reset(reset_key, graph)
         logits = networks(config).policy.apply(params["policy"], first.observation)
-        _, last = env.step(step_key, state, played(config, action_key, logits), graph)
+        _, last = env.step(step_key, state, choose_action(config, action_key, logits), graph)
         learned, real = logits[:, config.fixed_genes :], first.observation.mask
         return last.reward, reinforce.entropy(learned, real) / _choices(learned[..., 0], real)
 
     reward, entropy = jax.vmap(one)(learning.keys(key, batch.nodes.shape[0]), batch)
-    matched = learning.mean((reward >= -1).astype(jnp.float32))
-    relative = learning.extent("improvement", reward)
+    not_worse = learning.mean((reward >= -1).astype(jnp.float32))
+    relative = learning.mean_min_max("improvement", reward)
     improvement = {name: 100 * (1 + value) for name, value in relative.items()}
-    return improvement | {"matched": matched, "entropy": learning.mean(entropy)}
+    return improvement | {"not_worse": not_worse, "entropy": learning.mean(entropy)}
 
 
-def _try(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
+def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
     """Samples actions for one graph: its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = _env(config)
@@ -89,10 +88,10 @@ def _loss(
     config: RegalConfig, params: dict[str, Any], observation: Any, actions: jax.Array, reward: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """REINFORCE's loss of samples on this device's graphs: actions `[g, a, n, d + 1, ...]`, rewards `[g, a]`."""
-    of, real = networks(config), observation.mask
-    logits = jax.vmap(of.policy.apply, (None, 0))(params["policy"], observation)[:, :, config.fixed_genes :]
+    both, real = networks(config), observation.mask
+    logits = jax.vmap(both.policy.apply, (None, 0))(params["policy"], observation)[:, :, config.fixed_genes :]
     actions = actions[:, :, :, config.fixed_genes :]
-    value = jax.vmap(of.baseline.apply, (None, 0))(params["baseline"], observation)
+    value = jax.vmap(both.baseline.apply, (None, 0))(params["baseline"], observation)
     log_prob = jax.vmap(jax.vmap(reinforce.log_prob, (None, 0, None)))(logits, actions, real)
     entropy = jax.vmap(reinforce.entropy)(logits, real)
     choices = jax.vmap(_choices)(logits[..., 0], real)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from graphrl.agents.regal.config import Hint, RegalConfig
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalParams, chosen, coding, gene_choices, instance, observe
+from graphrl.envs.proposal import ProposalParams, coding, gene_choices, instance, observe, to_beta_table
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import reinforce
@@ -81,7 +81,7 @@ class Policy(agent.Policy[RegalConfig]):
     @staticmethod
     def initial(config: RegalConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
-        return networks(config).policy.init(key, observe(smallest(config)))
+        return networks(config).policy.init(key, observe(tiny_instance(config)))
 
     @staticmethod
     def shipped(problem: Problem, hint: Hint) -> "Policy":
@@ -94,12 +94,12 @@ class Policy(agent.Policy[RegalConfig]):
         """Proposals for a graph padded to the sizes, in the form that `brkga.init` takes: choices `[k, 1]`. A hint is
         for `problem`, by default the policy's training problem; `problem` must have the same number of devices.
 
-        `seed` is for samples, see `played`.
+        `seed` is for samples, see `choose_action`.
         """
         hint_for = None if self.config.hint == "none" else problem or self.config.problem
-        seen = instance(graph, sizes, hint_for)
-        choice = _choices(self.params, seen, jax.random.key(seed), self.config)
-        return chosen(choice[:, None], coding(self.config.coding))
+        padded = instance(graph, sizes, hint_for)
+        choice = _choices(self.params, padded, jax.random.key(seed), self.config)
+        return to_beta_table(choice[:, None], coding(self.config.coding))
 
 
 class HintPolicy(Policy):
@@ -112,7 +112,7 @@ class HintPolicy(Policy):
 POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
 
 
-def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
+def choose_action(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
     """The action of a trained policy: logits `[..., options]` to int32 `[...]`.
 
     With a hint it is the most likely action, since sampled changes to a good plan mostly make it worse. (On 8 programs
@@ -124,12 +124,12 @@ def played(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
     return logits.argmax(-1).astype(jnp.int32) if config.hint == "list" else reinforce.sample(key, logits)
 
 
-def smallest(config: RegalConfig) -> ProposalParams:
+def tiny_instance(config: RegalConfig) -> ProposalParams:
     """A tiny instance for initialising parameters."""
-    return instance(agent.smallest(), None, config.hint_for)
+    return instance(agent.tiny_graph(), None, config.hint_for)
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _choices(params: Any, seen: ProposalParams, key: jax.Array, config: RegalConfig) -> jax.Array:
-    action = played(config, key, networks(config).policy.apply(params, observe(seen)))
-    return gene_choices(action, coding(config.coding), seen.graph.sizes, config.problem.devices)
+def _choices(params: Any, padded: ProposalParams, key: jax.Array, config: RegalConfig) -> jax.Array:
+    action = choose_action(config, key, networks(config).policy.apply(params, observe(padded)))
+    return gene_choices(action, coding(config.coding), padded.graph.sizes, config.problem.devices)

@@ -40,7 +40,7 @@ AGENT = Agent(
 )
 
 
-MOST = 4096  # maximum number of orders of a graph in one batch
+MAX_ORDERS = 4096  # maximum number of orders of a graph in one batch
 # Number of annealing's eight chains that start from learned orders; the others use its own. After 1 s, on 44 graphs of
 # 500 ops, two such chains tie with plain annealing: means within 0.03%, the worst graph 0.4% above. Four tie on the
 # mean too, with 3.8% on the worst graph; all eight were 0.2% above on the mean of 20 of the graphs, 3.3% on the worst.
@@ -92,11 +92,11 @@ def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.
     """Orders `[k, n]` int64 of ops, the one of lowest peak first, and the number of evaluations they count as."""
     if decode not in get_args(Decoding):
         raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoding))}")
-    if not 1 <= samples <= MOST:
-        raise ProblemError(f"samples is {samples}: must be from 1 to {MOST:,}")
+    if not 1 <= samples <= MAX_ORDERS:
+        raise ProblemError(f"samples is {samples}: must be from 1 to {MAX_ORDERS:,}")
     count = min(samples, task.budget.evaluations or samples)
     batch = instances([task.graph], task.sizes or roomy_sizes(task.graph))
-    rollout = Policy.chosen(PROBLEM, checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
+    rollout = Policy.load_or_default(PROBLEM, checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
     orders = np.asarray(rollout.order[0], np.int64)[:, : len(task.graph.ops)]
     ranked = orders[np.argsort(np.asarray(rollout.peak[0]), kind="stable")]
     return ranked, 1 if decode == "greedy" else count

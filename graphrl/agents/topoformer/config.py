@@ -5,14 +5,14 @@ from typing import Literal
 
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
 Decoder = Literal["priorities", "autoregressive"]
 Precision = Literal["float32", "bfloat16"]
 
-MOST_HEADS = 256  # maximum number on one of the encoder's graphs
+MAX_HEADS = 256  # maximum number on one of the encoder's graphs
 PROBLEM = Problem("peak_memory", 1)
 
 
@@ -43,8 +43,8 @@ class TopoformerConfig:
       warmup: updates in which the learning rate rises from 0.
       gradient_norm: gradients are clipped to this global norm.
       clip: see `reinforce.Weights`.
-      start: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts; "" starts
-        from new parameters.
+      init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
+        "" starts from new parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -67,13 +67,13 @@ class TopoformerConfig:
     warmup: int = 50
     gradient_norm: float = 1.0
     clip: float = 3.0
-    start: str = ""
+    init_checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        integers = {"layers": (1, 64), "width": (2, 4096), "head_width": (1, 1024), "epoch": (1, MOST)}
-        integers |= {"warmup": (0, MOST), "samples": (2 if self.baseline == "leave-one-out" else 1, 4096)}
+        integers = {"layers": (1, 64), "width": (2, 4096), "head_width": (1, 1024), "epoch": (1, MAX_COUNT)}
+        integers |= {"warmup": (0, MAX_COUNT), "samples": (2 if self.baseline == "leave-one-out" else 1, 4096)}
         if not isinstance(self.heads, tuple):
-            integers["heads"] = (1, MOST_HEADS)
+            integers["heads"] = (1, MAX_HEADS)
         names = {"encoder": EncoderName, "decoder": Decoder, "baseline": Baseline, "precision": Precision}
         check_ranges(
             self,
@@ -83,8 +83,8 @@ class TopoformerConfig:
         )
         if isinstance(self.heads, tuple):
             encoder(self.encoder, heads=self.heads)  # raises if the numbers do not fit the encoder's graphs
-            if max(self.heads) > MOST_HEADS:
-                raise ProblemError(f"heads is {max(self.heads)}: must be at most {MOST_HEADS}")
+            if max(self.heads) > MAX_HEADS:
+                raise ProblemError(f"heads is {max(self.heads)}: must be at most {MAX_HEADS}")
 
     @property
     def problem(self) -> Problem:

@@ -5,8 +5,8 @@ the peak relative to the baseline's, so that graphs of all sizes and units have 
 their root mean square and clipped (`reinforce.policy_term`).
 """
 
-import functools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +24,9 @@ from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
-RANDOM = 100  # orders by random priorities, the best of which is the reference for policies: the paper's "random order"
+RANDOM_ORDERS = 100  # by random priorities; the best is the reference for policies: the paper's "random order"
 
-LOWEST = -1e9  # score before the first validation
+INITIAL_SCORE = -1e9  # score before the first validation
 
 
 class LearnerState(NamedTuple):
@@ -41,8 +41,8 @@ class LearnerState(NamedTuple):
 
 def learner(config: TopoformerConfig) -> Learner:
     """The functions below for one configuration."""
-    of = functools.partial
-    return Learner(of(init, config), of(update, config), of(evaluate, config), "greedy", of(validated, config))
+    later = partial(after_validation, config)
+    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), "greedy", later)
 
 
 def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> LearnerState:
@@ -50,7 +50,7 @@ def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> Learne
     policy = Policy.initial(config, key) if policy is None else policy
     params = {"policy": policy}
     baseline = None if config.baseline == "leave-one-out" else jax.tree.map(jnp.copy, policy)
-    return LearnerState(params, _optimiser(config).init(params), jnp.int32(0), baseline, jnp.float32(LOWEST))
+    return LearnerState(params, _optimiser(config).init(params), jnp.int32(0), baseline, jnp.float32(INITIAL_SCORE))
 
 
 def update(
@@ -63,7 +63,7 @@ def update(
       The new state, and the metrics of `reinforce.policy_term`, "peak" (mean over the sampled orders, as a share of all
       bytes that their graph's ops write) and "gradient_norm".
     """
-    loss = functools.partial(_loss, config)
+    loss = partial(_loss, config)
     keys = learning.keys(key, batch.nodes.shape[0])
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, state.baseline, keys, batch)
     state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
@@ -75,18 +75,18 @@ def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: Order
     from the key, so that equal keys give the same reference); see `Learner`.
 
     Returns:
-      "greedy" (mean of the greedy orders; "greedy_least", "greedy_most") and "sampled" (of the best of
+      "greedy" (mean of the greedy orders; "greedy_min", "greedy_max") and "sampled" (of the best of
       `config.samples` orders).
     """
     keys = jax.vmap(jax.random.split)(learning.keys(key, batch.nodes.shape[0]))
     policy = orders(config, params["policy"], batch)
-    usual = jnp.maximum(_random_peaks(batch.graph, keys[:, 0], RANDOM).min(1), 1e-30)
-    greedy = 100 * (1 - policy.greedy().peak / usual)
-    sampled = 100 * (1 - policy.sample(keys[:, 1], config.samples).peak.min(1) / usual)
-    return learning.extent("greedy", greedy) | {"sampled": learning.mean(sampled)}
+    reference = jnp.maximum(_random_peaks(batch.graph, keys[:, 0], RANDOM_ORDERS).min(1), 1e-30)
+    greedy = 100 * (1 - policy.greedy().peak / reference)
+    sampled = 100 * (1 - policy.sample(keys[:, 1], config.samples).peak.min(1) / reference)
+    return learning.mean_min_max("greedy", greedy) | {"sampled": learning.mean(sampled)}
 
 
-def validated(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
+def after_validation(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
     """See `Learner`: the baseline's policy is replaced by this one if this one is better (C.4)."""
     if config.baseline == "leave-one-out" or means["greedy"] <= float(state.score):
         return state
@@ -101,37 +101,37 @@ def _loss(
     """REINFORCE's loss of this device's graphs; samples their orders."""
     graph = batch.graph
     policy = orders(config, params["policy"], batch)
-    drawn = policy.sample(keys, config.samples)
+    samples = policy.sample(keys, config.samples)
     if baseline is None:
-        expected = reinforce.others_mean(drawn.peak)
-        usual = drawn.peak.mean(1, keepdims=True)
+        expected = reinforce.others_mean(samples.peak)
+        reference = samples.peak.mean(1, keepdims=True)
     else:
-        usual = orders(config, baseline, batch).greedy().peak[:, None]
-        expected = jnp.broadcast_to(usual, drawn.peak.shape)
-    usual = jnp.maximum(usual, 1e-30)  # a graph may need no memory
+        reference = orders(config, baseline, batch).greedy().peak[:, None]
+        expected = jnp.broadcast_to(reference, samples.peak.shape)
+    reference = jnp.maximum(reference, 1e-30)  # a graph may need no memory
     term, metrics = reinforce.policy_term(
-        policy.log_prob(drawn.order),
-        -drawn.peak / usual,
-        -expected / usual,
+        policy.log_prob(samples.order),
+        -samples.peak / reference,
+        -expected / reference,
         graph.num_ops.astype(jnp.float32),
         config.clip,
     )
-    written = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
+    written_bytes = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
     del metrics["reward"]  # about -1, as it is relative to the baseline's peak
-    return term, metrics | {"peak": learning.mean(drawn.peak / written)}
+    return term, metrics | {"peak": learning.mean(samples.peak / written_bytes)}
 
 
 def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
     """Adam with C.1's decaying learning rate, after a warm-up."""
     rate = optax.exponential_decay(config.learning_rate, config.epoch, config.decay)
     if config.warmup:
-        rising = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
-        rate = optax.join_schedules([rising, rate], [config.warmup])
+        warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
+        rate = optax.join_schedules([warmup, rate], [config.warmup])
     return learning.optimiser(rate, config.gradient_norm)
 
 
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:
     """Peaks `[g, count]` float32 of orders by independent uniform priorities, from one key per graph."""
-    drawn = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
-    decisions = on_one_device(graph, jnp.moveaxis(drawn, 0, 1))
+    samples = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
+    decisions = on_one_device(graph, jnp.moveaxis(samples, 0, 1))
     return costs(graph, decisions, DeviceProblem.of(PROBLEM), makespan=False).peak_memory[0]

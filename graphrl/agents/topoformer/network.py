@@ -20,7 +20,7 @@ from graphrl.networks.topological_attention import TopologicalEncoder, encoder
 from graphrl.training import agent
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """Observation of one graph."""
 
     nodes: jax.Array  # [n, F] float32
@@ -65,18 +65,18 @@ class AutoregressiveOrders:
     prepared: Prepared  # of each graph
 
     def greedy(self) -> Rollout:
-        return jax.tree.map(lambda x: x[:, 0], rollout_with(self.graph, self._still()))
+        return jax.tree.map(lambda x: x[:, 0], rollout_with(self.graph, self._frozen_logits()))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        return rollout_with(self.graph, self._still(), keys, count)
+        return rollout_with(self.graph, self._frozen_logits(), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        return beam_with(self.graph, self._still(), width)
+        return beam_with(self.graph, self._frozen_logits(), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
         return log_prob_with(self.graph, self._logits(self.params, self.prepared), order)
 
-    def _still(self) -> Logits:
+    def _frozen_logits(self) -> Logits:
         return self._logits(*jax.lax.stop_gradient((self.params, self.prepared)))
 
     def _logits(self, params: Any, prepared: Prepared) -> Logits:
@@ -92,14 +92,14 @@ def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orde
     """The orders of a batch of instances under the policy of these parameters."""
     if config.decoder == "autoregressive":
         network = _stepwise(config)
-        prepared = _mapped(functools.partial(network.prepare, params), batch)
+        prepared = _map_graphs(functools.partial(network.prepare, params), batch)
         return AutoregressiveOrders(batch.graph, network, params, prepared)
     return Orders(batch.graph, priorities(config, params, batch))
 
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
     """Priorities `[g, n]` float32 of a batch of instances; for the decoder "priorities"."""
-    values: jax.Array = _mapped(functools.partial(_non_autoregressive(config).apply, params), batch)
+    values: jax.Array = _map_graphs(functools.partial(_non_autoregressive(config).apply, params), batch)
     return values
 
 
@@ -109,19 +109,19 @@ def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) ->
     return network.init(key, _observe(params))
 
 
-def _mapped(apply: Any, batch: OrderingParams) -> Any:
+def _map_graphs(apply: Any, batch: OrderingParams) -> Any:
     """A network's output for every graph.
 
     On a CPU the graphs are processed one after the other, since the attention weights of several would not fit into a
     core's caches. At 500 ops vmap takes a quarter longer, up to 200 no less.
     """
-    seen = jax.vmap(_observe)(batch)
-    return jax.lax.platform_dependent(seen, cpu=lambda seen: jax.lax.map(apply, seen), default=jax.vmap(apply))
+    inputs = jax.vmap(_observe)(batch)
+    return jax.lax.platform_dependent(inputs, cpu=lambda inputs: jax.lax.map(apply, inputs), default=jax.vmap(apply))
 
 
-def _observe(params: OrderingParams) -> Seen:
+def _observe(params: OrderingParams) -> Observation:
     mask = jnp.arange(params.graph.sizes.ops, dtype=jnp.int32) < params.graph.num_ops
-    return Seen(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
+    return Observation(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
 
 
 def _non_autoregressive(config: TopoformerConfig) -> Network:
@@ -158,7 +158,7 @@ class Policy(agent.Policy[TopoformerConfig]):
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
-        return initial(config, key, instance(agent.smallest()))
+        return initial(config, key, instance(agent.tiny_graph()))
 
     def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Orders of a batch of instances.
@@ -183,5 +183,5 @@ def _rollout(
     policy = orders(config, params, batch)
     if decoding == "sample":
         return policy.sample(keys, count)
-    drawn = policy.greedy() if decoding == "greedy" else policy.beam(count)
-    return jax.tree.map(lambda x: x[:, None], drawn)
+    rollout = policy.greedy() if decoding == "greedy" else policy.beam(count)
+    return jax.tree.map(lambda x: x[:, None], rollout)

@@ -192,13 +192,13 @@ def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[i
     orders, target = _Orders(graph.arrays.ancestors()), high  # includes every order below `high`
     probes = _Probes(cuts, cost)
     while high - low > PRECISE * high and probes.work < WORK:
-        tried = orders.copy()
-        if probes.contradiction(tried, target, ops[:FIRST]):
+        narrowed = orders.copy()
+        if probes.contradiction(narrowed, target, ops[:FIRST]):
             if target == high:
                 return high
             low = target
         else:
-            orders, high = tried, target
+            orders, high = narrowed, target
         target = (low + high) // 2
     return low
 
@@ -220,9 +220,9 @@ class _Orders:
         """Adds the constraint that one op runs before another. Returns False if that is impossible."""
         if first == second or self.before[first, second]:
             return False
-        upto, since = self.before[first].copy(), self.before[:, second].copy()
-        upto[first] = since[second] = True
-        self.before[since] |= upto
+        earlier, later = self.before[first].copy(), self.before[:, second].copy()
+        earlier[first] = later[second] = True
+        self.before[later] |= earlier
         return True
 
 
@@ -269,20 +269,20 @@ class _Probes:
         cut, late = self._cut(orders, op), self._cut(orders, op, late=True)
         if cut.need >= target:
             return None
-        seen = [~cut.done | ~late.done, cut.done | late.done]  # ops that run later, earlier in a state below
+        possible = [~cut.done | ~late.done, cut.done | late.done]  # ops that run later, earlier in a state below
         changed = set()
         for early in (True, False):
             while self.work < end:
-                left = ~(orders.before[op] | orders.before[:, op] | seen[early])
-                left[op] = False
-                if not left.any():
+                unknown = ~(orders.before[op] | orders.before[:, op] | possible[early])
+                unknown[op] = False
+                if not unknown.any():
                     break
-                other = int(left.argmax())
+                other = int(unknown.argmax())
                 cut = self._cut(orders, op, other, early=early, late=early)
                 if cut.need < target:
-                    seen[True] |= cut.done
-                    seen[False] |= ~cut.done
-                    seen[early][other] = True
+                    possible[True] |= cut.done
+                    possible[False] |= ~cut.done
+                    possible[early][other] = True
                 elif orders.add(*((op, other) if early else (other, op))):
                     changed.add(other)
                 else:

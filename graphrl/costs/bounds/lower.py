@@ -59,20 +59,20 @@ def _shared(accelerator: np.ndarray, cpu: np.ndarray, problem: Problem) -> float
     """The least load if groups could be divided."""
     if not problem.cpus or not problem.accelerators:
         return float(np.minimum(accelerator, cpu).sum()) / problem.devices
-    never, always = np.isinf(cpu), np.isinf(accelerator)
-    either = ~never & ~always
+    only_fast, only_slow = np.isinf(cpu), np.isinf(accelerator)
+    either = ~only_fast & ~only_slow
     fast, slow = accelerator[either], cpu[either]
     order = np.argsort(slow / np.maximum(fast, 1e-300), kind="stable")
     # After the first k of them have gone to the CPUs: loads of both kinds; the lines cross within one group.
-    left = float(accelerator[never].sum()) + np.append(0.0, np.cumsum(fast[order][::-1]))[::-1]
-    gone = float(cpu[always].sum()) + np.append(0.0, np.cumsum(slow[order]))
-    left, gone = left / problem.accelerators, gone / problem.cpus
-    k = int(np.argmax(gone >= left)) if (gone >= left).any() else len(left) - 1
-    if k == 0 or gone[k] < left[k]:
-        return float(max(left[k], gone[k]))
-    rise, fall = gone[k] - gone[k - 1], left[k - 1] - left[k]
-    part = (left[k - 1] - gone[k - 1]) / (rise + fall) if rise + fall > 0 else 0.0
-    return float(gone[k - 1] + part * rise)
+    fast_load = float(accelerator[only_fast].sum()) + np.append(0.0, np.cumsum(fast[order][::-1]))[::-1]
+    slow_load = float(cpu[only_slow].sum()) + np.append(0.0, np.cumsum(slow[order]))
+    fast_load, slow_load = fast_load / problem.accelerators, slow_load / problem.cpus
+    k = int(np.argmax(slow_load >= fast_load)) if (slow_load >= fast_load).any() else len(fast_load) - 1
+    if k == 0 or slow_load[k] < fast_load[k]:
+        return float(max(fast_load[k], slow_load[k]))
+    rise, fall = slow_load[k] - slow_load[k - 1], fast_load[k - 1] - fast_load[k]
+    part = (fast_load[k - 1] - slow_load[k - 1]) / (rise + fall) if rise + fall > 0 else 0.0
+    return float(slow_load[k - 1] + part * rise)
 
 
 HEADS = 256  # thresholds of the makespan bound
@@ -151,20 +151,20 @@ def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: 
     """
     usage = _cuts_at_most(graph, needs, order)
     candidates = np.argsort(-usage, kind="stable")
-    each = work(graph, needs)
-    most = min(CUTS if guided else CUTS_UNGUIDED, CUT_WORK // max(1, each))
-    if most == 0 or usage[candidates[0]] <= bound:
+    cost = work(graph, needs)
+    max_cuts = min(CUTS if guided else CUTS_UNGUIDED, CUT_WORK // max(1, cost))
+    if max_cuts == 0 or usage[candidates[0]] <= bound:
         return bound
     cuts, need, idle = Cuts(graph, needs), {}, 0
-    for op in candidates[:most].tolist():
+    for op in candidates[:max_cuts].tolist():
         if usage[op] <= bound or idle > IDLE_WORK:
             break
         need[op] = cuts.least(op).need
-        idle = 0 if need[op] > bound else idle + each
+        idle = 0 if need[op] > bound else idle + cost
         bound = max(bound, need[op])
     if guided and usage.max() > bound:
-        neediest = sorted(need, key=lambda op: -need[op])
-        bound = probed_bound(graph, cuts, each, neediest, bound, int(usage.max()))
+        by_need = sorted(need, key=lambda op: -need[op])
+        bound = probed_bound(graph, cuts, cost, by_need, bound, int(usage.max()))
     return bound
 
 
@@ -190,31 +190,31 @@ def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
     count = max(2, PAIRS // n)
     if count >= n:
         return np.arange(n)
-    neediest = np.argsort(-single, kind="stable")[: count // 2]
+    top = np.argsort(-single, kind="stable")[: count // 2]
     spread = graph.arrays.topological[np.linspace(0, n - 1, count // 2).astype(int)]
-    return np.unique(np.concatenate([neediest, spread]))
+    return np.unique(np.concatenate([top, spread]))
 
 
 def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.ndarray:
     """Bytes of the ancestors' buffers that are live at each of `ops` in any order: `[len(ops)] int64`."""
     least, users = needs.least, needs.users
     producer = graph.arrays.producer
-    after, upto = _reachability(graph, ops)
+    after, until = _reachability(graph, ops)
     live_bytes = np.zeros(len(ops), np.int64)
     block = max(1, 2**22 // len(ops))
 
     kept = np.flatnonzero(needs.pinned & (least > 0))  # live at every op after their producer
-    for some in np.split(kept, range(block, len(kept), block)):
-        live_bytes += _weighted_sum(least[some], after[producer[some]], len(ops))
+    for part in np.split(kept, range(block, len(kept), block)):
+        live_bytes += _weighted_sum(least[part], after[producer[part]], len(ops))
 
     users = users[(least[users[:, 0]] > 0) & ~needs.pinned[users[:, 0]]]
     used, first = np.unique(users[:, 0], return_index=True)
     ends = np.append(first, len(users))
     for begin in range(0, len(used), block):
-        some = used[begin : begin + block]
-        rows = users[ends[begin] : ends[begin + len(some)], 1]
-        until_last_use = np.bitwise_or.reduceat(upto[rows], first[begin : begin + block] - ends[begin], axis=0)
-        live_bytes += _weighted_sum(least[some], after[producer[some]] & until_last_use, len(ops))
+        part = used[begin : begin + block]
+        rows = users[ends[begin] : ends[begin + len(part)], 1]
+        until_last_use = np.bitwise_or.reduceat(until[rows], first[begin : begin + block] - ends[begin], axis=0)
+        live_bytes += _weighted_sum(least[part], after[producer[part]] & until_last_use, len(ops))
     return live_bytes
 
 
@@ -237,8 +237,8 @@ def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray,
     for op in reversed(a.topological.tolist()):
         if a.successors[op]:
             after[op] |= np.bitwise_or.reduce(after[a.successors[op]], axis=0)
-    upto = itself.copy()
+    until = itself.copy()
     for op in a.topological.tolist():
         if a.predecessors[op]:
-            upto[op] |= np.bitwise_or.reduce(upto[a.predecessors[op]], axis=0)
-    return after & ~itself, upto
+            until[op] |= np.bitwise_or.reduce(until[a.predecessors[op]], axis=0)
+    return after & ~itself, until

@@ -36,8 +36,8 @@ def num_events(sizes: Sizes, devices: int) -> int:
     """Maximum number c of steps that decode any solution: all op rows, and the rows of all transfers."""
     foreign = devices - 1
     # A tensor of k readers has at most (k + 3) / 4 rows and min(k, d - 1) transfers.
-    walked = min(sizes.rows * foreign, -(-sizes.uses * max(5, 2 * foreign) // 5))
-    return sizes.rows + walked
+    transfer_rows = min(sizes.rows * foreign, -(-sizes.uses * max(5, 2 * foreign) // 5))
+    return sizes.rows + transfer_rows
 
 
 class Tables(NamedTuple):
@@ -48,7 +48,7 @@ class Tables(NamedTuple):
     op_keys: jax.Array  # [slots * L] int32
     transfer_keys: jax.Array  # [(d - 1) * slots * L] int32, of the tensor of each slot
     entries: jax.Array  # [g * (r + 1), W] int32, slots
-    wanted: jax.Array  # [g * (r + 1) * d * 2, W] int32, device at which each entry is relaxed; by row, device, walk
+    required: jax.Array  # [g * (r + 1) * d * 2, W] int32, device at which each entry is relaxed; by row, device, walk
     last: jax.Array  # [g * (r + 1) * 2] bool, whether the row is the last; by row, walk (0: a transfer's, 1: an op's)
     slot: jax.Array  # [g * (r + 1)] int32
     owner: jax.Array  # [g * (r + 1)] int32
@@ -86,7 +86,7 @@ def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
         op_keys=jnp.concatenate([lanes.op_keys, no_key]).reshape(-1),
         transfer_keys=_transfer_keys_by_slot(graph, lanes),
         entries=by_row(graph.row_entry, sizes.slots),
-        wanted=by_row(_wanted(graph, devices), NO).reshape(-1, ROW_WIDTH),
+        required=by_row(_required(graph, devices), NO).reshape(-1, ROW_WIDTH),
         last=by_row(jnp.stack([graph.row_ends_tensor, graph.row_ends_op], -1), True).reshape(-1),
         slot=by_row(graph.row_slot, sizes.slots),
         owner=by_row(graph.row_owner, 0),
@@ -108,7 +108,7 @@ def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
     return jnp.concatenate([*by_slot, no_slot]).reshape(-1)
 
 
-def _wanted(graph: PaddedGraph, devices: int) -> jax.Array:
+def _required(graph: PaddedGraph, devices: int) -> jax.Array:
     """Device at which each entry is relaxed, by row, device and walk: `[g, r, d, 2, W]` int32.
 
     A walk relaxes the readers on its device (an op's own, or a transfer's target). An op's walk also relaxes all
@@ -301,10 +301,10 @@ def _step(
 
     # the row's entries wait for one input less; those that wait for no other enter the queue
     listed = take(tables.entries, tables.row_offset + row)  # [L, ROW_WIDTH]
-    wanted = take(tables.wanted, (tables.row_offset * devices + place) * 2 + walk)
+    required = take(tables.required, (tables.row_offset * devices + place) * 2 + walk)
     entries = listed * count + lane[:, None]
     waiting = take(slots, entries)
-    relaxed = (waiting < -UNIT) & ((wanted == (waiting & (UNIT - 1))) | (wanted == ANY))
+    relaxed = (waiting < -UNIT) & ((required == (waiting & (UNIT - 1))) | (required == ANY))
     counted = jnp.where(relaxed, waiting + UNIT, waiting)
     now_ready = relaxed & (counted >= -UNIT)
     values = jnp.where(now_ready, take(tables.op_keys, entries), counted)

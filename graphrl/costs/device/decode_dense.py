@@ -188,14 +188,14 @@ def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Po
     index = tables.index_mask - (best & tables.index_mask)
     is_op = index < tables.real_ops
     transfer = jnp.where(is_op, 0, index - tables.real_ops)
-    sent = lax.div(transfer, jnp.int32(max(1, foreign)))  # the transfer's tensor
-    op = jnp.where(is_op, index, take(tables.producer, tables.graph * t + sent))
+    tensor_sent = lax.div(transfer, jnp.int32(max(1, foreign)))  # the transfer's tensor
+    op = jnp.where(is_op, index, take(tables.producer, tables.graph * t + tensor_sent))
     source = take(tables.placement, lane * n + op)
-    there = transfer - sent * foreign
+    there = transfer - tensor_sent * foreign
     target = jnp.where(is_op, source, there + (source <= there).astype(jnp.int32))
-    row = jnp.where(running, jnp.where(is_op, index, n + sent), n + t)
-    slot = jnp.where(is_op, index, take(tables.tensor_slot, tables.graph * t + sent))
-    tensor = jnp.where(is_op, take(tables.op_tensor, tables.graph * n + op), sent)
+    row = jnp.where(running, jnp.where(is_op, index, n + tensor_sent), n + t)
+    slot = jnp.where(is_op, index, take(tables.tensor_slot, tables.graph * t + tensor_sent))
+    tensor = jnp.where(is_op, take(tables.op_tensor, tables.graph * n + op), tensor_sent)
     limit = jnp.where(is_op, _UNLIMITED, best)
     following = jnp.full_like(best, IDLE)
     for s in range(foreign):

@@ -111,8 +111,8 @@ def _check_size(graph: PaddedGraph, devices: int, lanes: int) -> None:
     sizes = graph.sizes
     if devices * (num_events(sizes, devices) + 1) * lanes >= 2**31:
         raise ProblemError(
-            f"{sizes.ops} ops on {devices} devices, {lanes} solutions at once, need arrays of over 2^31 elements: "
-            "take fewer devices or a smaller population"
+            f"{sizes.ops} ops on {devices} devices, {lanes} solutions in parallel, need arrays of over 2^31 elements: "
+            "use fewer devices or a smaller population"
         )
 
 

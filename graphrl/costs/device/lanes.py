@@ -50,10 +50,10 @@ def take_rows(array: jax.Array, index: jax.Array) -> jax.Array:
 def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
     """`values[device[...], ...]`, element by element: compares are cheaper than a gather of so few."""
     shape = jnp.broadcast_shapes(values[0].shape, device.shape)
-    picked = jnp.broadcast_to(values[0], shape)
+    result = jnp.broadcast_to(values[0], shape)
     for b in range(1, values.shape[0]):
-        picked = jnp.where(device == b, jnp.broadcast_to(values[b], shape), picked)
-    return picked
+        result = jnp.where(device == b, jnp.broadcast_to(values[b], shape), result)
+    return result
 
 
 def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array | float) -> jax.Array:

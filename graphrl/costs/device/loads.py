@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
 
     home: jax.Array  # [t] int32, the device of the producer; d for padding
     readers: jax.Array  # [t, d] int32, number of groups there that read it
-    away: jax.Array  # [t] int32, number of devices with readers other than the home
+    remote: jax.Array  # [t] int32, number of devices with readers other than the home
 
 
 def padded_pipeline(
@@ -99,8 +99,8 @@ def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
     home = placement.at[p.producer].get(mode="fill", fill_value=devices)
     there = placement.at[p.reader].get(mode="fill", fill_value=devices)
     readers = jnp.zeros((tensors, devices), jnp.int32).at[p.read_tensor, there].add(1, mode="drop")
-    away = (readers > 0) & (jnp.arange(devices, dtype=jnp.int32)[None, :] != home[:, None])
-    return Traffic(home, readers, away.sum(1, dtype=jnp.int32))
+    is_remote = (readers > 0) & (jnp.arange(devices, dtype=jnp.int32)[None, :] != home[:, None])
+    return Traffic(home, readers, is_remote.sum(1, dtype=jnp.int32))
 
 
 def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
@@ -111,16 +111,16 @@ def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
     p, (devices,) = pipeline, pipeline.kinds.shape
     is_accelerator = p.kinds == ACCELERATOR
     runtime = jnp.take_along_axis(p.runtime, p.kinds[placement][:, None], axis=1)[:, 0]
-    home, readers, away = traffic(p, placement)
+    home, readers, remote = traffic(p, placement)
     moved = (readers > 0) & (jnp.arange(devices, dtype=jnp.int32)[None, :] != home[:, None])
     received = jnp.where(moved, p.transfer[:, None], 0.0).sum(axis=0)
-    sent = jnp.zeros(devices).at[home].add(jnp.where(away > 0, p.transfer, 0.0), mode="drop")
+    sends = jnp.zeros(devices).at[home].add(jnp.where(remote > 0, p.transfer, 0.0), mode="drop")
     resident = jnp.zeros(devices).at[placement].add(p.weight)
-    over = jnp.where(is_accelerator, resident - p.limit, 0.0)
+    overflow = jnp.where(is_accelerator, resident - p.limit, 0.0)
     return Loads(
-        loads=jnp.zeros(devices).at[placement].add(runtime) + jnp.where(is_accelerator, sent + received, 0.0),
+        loads=jnp.zeros(devices).at[placement].add(runtime) + jnp.where(is_accelerator, sends + received, 0.0),
         resident=resident,
-        excess=jnp.maximum(over.max(), 0.0),
+        excess=jnp.maximum(overflow.max(), 0.0),
         apart=(placement != placement[p.leader]).sum(),
     )
 
@@ -140,11 +140,11 @@ def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> M
     seconds = jnp.where(jnp.isfinite(p.runtime), p.runtime, 0.0)
     runtime = jnp.zeros_like(seconds).at[leader].add(seconds)[:, p.kinds]
     leaves, enters = _changes(p, placement)
-    pays = p.kinds == ACCELERATOR
+    is_accelerator = p.kinds == ACCELERATOR
     is_home = placement[:, None] == jnp.arange(devices, dtype=jnp.int32)[None]
     own = jnp.where(is_home, runtime, 0.0).sum(1)
-    left = loads[placement] - own + jnp.where(pays[placement], leaves, 0.0)
-    entered = loads[None] + jnp.where(is_home, 0.0, runtime + jnp.where(pays[None], enters, 0.0))
+    left = loads[placement] - own + jnp.where(is_accelerator[placement], leaves, 0.0)
+    entered = loads[None] + jnp.where(is_home, 0.0, runtime + jnp.where(is_accelerator[None], enters, 0.0))
     weight = jnp.zeros_like(p.weight).at[leader].add(p.weight)
     return Moves(*(of[leader] for of in (left, entered, runtime, weight)))
 
@@ -155,28 +155,28 @@ def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Ar
     They apply to devices that pay for transfers.
     """
     (n,), (devices,), (tensors,) = placement.shape, p.kinds.shape, p.transfer.shape
-    home, readers, away = traffic(p, placement)
+    home, readers, remote = traffic(p, placement)
     device = jnp.arange(devices, dtype=jnp.int32)[None]
     read, is_home = readers > 0, device == home[:, None]  # [t, d]
     # as the writer: its device no longer sends, but may now read; the other device sends and no longer receives
     at_home = (read & is_home).any(1)
-    places = away + at_home.astype(jnp.int32)
+    places = remote + at_home.astype(jnp.int32)
     others = places[:, None] > read.astype(jnp.int32)  # [t, d], True if it is read on another device
     writer = jnp.asarray(p.leader).at[p.producer].get(mode="fill", fill_value=n)
-    leaves = jnp.zeros(n).at[writer].add(_more(at_home, away > 0) * p.transfer, mode="drop")
-    enters = jnp.zeros((n, devices)).at[writer].add(_more(others, read) * p.transfer[:, None], mode="drop")
+    leaves = jnp.zeros(n).at[writer].add(_change(at_home, remote > 0) * p.transfer, mode="drop")
+    enters = jnp.zeros((n, devices)).at[writer].add(_change(others, read) * p.transfer[:, None], mode="drop")
     # as a reader: the group may be the last to read on its device, and the first on another
     of = jnp.minimum(p.read_tensor, tensors - 1)
     here, cost = placement.at[p.reader].get(mode="fill", fill_value=0), p.transfer[of]
-    alone = jnp.take_along_axis(readers[of], here[:, None], axis=1)[:, 0] == 1
+    is_sole = jnp.take_along_axis(readers[of], here[:, None], axis=1)[:, 0] == 1
     from_home = here == home[of]
-    starts, ends = from_home & (away[of] == 0), ~from_home & alone  # the home sends; the device no longer receives
-    stops = ends & (away[of] == 1)  # the home no longer sends, if the reader moves there
-    leaves = leaves.at[p.reader].add(_more(starts, ends) * cost, mode="drop")
-    first = _more(~read[of] & ~is_home[of], stops[:, None] & is_home[of])
+    starts, ends = from_home & (remote[of] == 0), ~from_home & is_sole  # the home sends; the device no longer receives
+    stops = ends & (remote[of] == 1)  # the home no longer sends, if the reader moves there
+    leaves = leaves.at[p.reader].add(_change(starts, ends) * cost, mode="drop")
+    first = _change(~read[of] & ~is_home[of], stops[:, None] & is_home[of])
     return leaves, enters.at[p.reader].add(first * cost[:, None], mode="drop")
 
 
-def _more(after: jax.Array, before: jax.Array) -> jax.Array:
+def _change(after: jax.Array, before: jax.Array) -> jax.Array:
     """Change of a condition as float32: 1 if it becomes true, -1 if it becomes false, else 0."""
     return after.astype(jnp.float32) - before.astype(jnp.float32)

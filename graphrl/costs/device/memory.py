@@ -83,9 +83,9 @@ def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, ne
     t = lanes.source.shape[0]
     last_read = _last_reads(graph, lanes.placement, place[:n], devices)
     # transfers that do not exist have place -1, so they keep nothing alive
-    sent = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
+    last_send = jnp.where(lanes.needed, jnp.moveaxis(place[n:-1].reshape(t, devices - 1, g, p), 1, 0), -1)
     home = jnp.maximum(take_rows(place[:n], graph.producer), by_device(last_read, lanes.source))
-    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, sent.max(0, initial=-1)))
+    home = jnp.where(graph.kept.T[:, :, None], never, jnp.maximum(home, last_send.max(0, initial=-1)))
     foreign = jnp.where(lanes.needed, by_device(last_read, lanes.target), never)
     sizes = (graph.owned_bytes, *([graph.tensor_bytes] * (devices - 1)))
     return Copies(
@@ -131,22 +131,22 @@ def share_buffers(
     never, none = allocated.shape[0], d * t
     shares = _shares(graph, lanes, place)
     home = jnp.where(shares.external, never, end[0])  # so that no share takes an external buffer over
-    ends = _with_none(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
+    ends = _append_zeros(jnp.concatenate([home, end[1:].reshape(none - t, g, p)]))
     buffer = _gather(shares.instance, _chain_ends(shares.parent))
     of_aliases = jnp.where(shares.reuses, -1, take_rows(ends, shares.tensor))
     ends = put_max(_flat(ends), _index(buffer), of_aliases).reshape(none + 1, g, p)
-    takes, taker = _takers(shares, buffer, ends)
-    final = _gather(take_rows(ends, shares.tensor), _chain_ends(take_rows(taker, shares.tensor)))
+    reuses, reuser = _reusers(shares, buffer, ends)
+    final = _gather(take_rows(ends, shares.tensor), _chain_ends(take_rows(reuser, shares.tensor)))
     # at most one share takes a buffer over; the others write to the last row, which is not read
-    ends = put(_flat(ends), _index(jnp.where(takes, buffer, none)), final)
-    frees = _with_none(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
-    owner = jnp.where(takes, shares.tensor.T[..., None], none)
+    ends = put(_flat(ends), _index(jnp.where(reuses, buffer, none)), final)
+    frees = _append_zeros(jnp.broadcast_to(freed, end.shape).reshape(none, g, p))
+    owner = jnp.where(reuses, shares.tensor.T[..., None], none)
     owned = jnp.take_along_axis(graph.owned_bytes, jnp.minimum(shares.tensor, t - 1), 1).T[..., None]
-    nothing, spared = jnp.zeros_like(takes, jnp.float32), jnp.where(takes, -owned, 0.0)
+    zeros, saved = jnp.zeros_like(reuses, jnp.float32), jnp.where(reuses, -owned, 0.0)
     return Shared(
         end=ends.reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
-        freed=put(_flat(frees), _index(owner), nothing).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
-        allocated=add(_flat(allocated), _index(shares.place), spared).reshape(allocated.shape),
+        freed=put(_flat(frees), _index(owner), zeros).reshape(none + 1, g, p)[:none].reshape(d, t, g, p),
+        allocated=add(_flat(allocated), _index(shares.place), saved).reshape(allocated.shape),
     )
 
 
@@ -240,7 +240,7 @@ def _shares(graph: PaddedGraph, lanes: Lanes, place: jax.Array) -> _Shares:
     )
 
 
-def _with_none(array: jax.Array) -> jax.Array:
+def _append_zeros(array: jax.Array) -> jax.Array:
     """Appends a row for the index that means none."""
     return jnp.concatenate([array, jnp.zeros((1, *array.shape[1:]), array.dtype)])
 
@@ -268,14 +268,14 @@ def _index(index: jax.Array) -> jax.Array:
     return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
 
 
-def _takers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _reusers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Shares that take their buffer over: `[s, g, p]` bool, and the share that takes each buffer: `[d * t + 1, g, p]`.
 
     s means that no share takes it. If several outputs of an op can take one buffer, the first does.
     """
     count = buffer.shape[0]
     index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
-    wants = shares.reuses & (_gather(ends, buffer) == shares.place)
-    nobody = jnp.full_like(ends, count)
-    taker = _flat(nobody).at[_index(buffer)].min(jnp.where(wants, index, count)).reshape(ends.shape)
-    return wants & (_gather(taker, buffer) == index), taker
+    can_reuse = shares.reuses & (_gather(ends, buffer) == shares.place)
+    unclaimed = jnp.full_like(ends, count)
+    reuser = _flat(unclaimed).at[_index(buffer)].min(jnp.where(can_reuse, index, count)).reshape(ends.shape)
+    return can_reuse & (_gather(reuser, buffer) == index), reuser

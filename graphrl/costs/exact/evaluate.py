@@ -160,13 +160,13 @@ def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, or
     if len(unknown):
         name = _node_name(graph, problem, int(ids[unknown[0]]))
         raise PlanError(
-            f"order has {name}, which this placement does not need: only ops and needed transfers may stand in it"
+            f"order has {name}, which this placement does not need: must have only ops and needed transfers"
         )
     count = np.bincount(slots, minlength=len(routes.nodes))
     for wrong, what in ((count == 0, "misses"), (count > 1, "repeats")):
         if wrong.any():
             name = _node_name(graph, problem, int(routes.nodes[np.argmax(wrong)]))
-            raise PlanError(f"order {what} {name}: every op and every needed transfer must stand in it once")
+            raise PlanError(f"order {what} {name}: must have every op and every needed transfer once")
     position = np.empty(len(slots), np.int64)
     position[slots] = np.arange(len(slots))
     broken = np.flatnonzero(position[routes.before] > position[routes.after])
@@ -195,9 +195,9 @@ class Stages:
         _check_placement(graph, pipeline, placement, runtime)
         moved = pipeline.transfer[routes.transfer_tensor]
         self.seconds = np.concatenate([runtime, moved])
-        sent = distinct(routes.transfer_tensor)
+        sent_tensors = distinct(routes.transfer_tensor)
         moving = np.bincount(routes.transfer_to, moved, minlength=devices)
-        moving += np.bincount(routes.home[sent], pipeline.transfer[sent], minlength=devices)
+        moving += np.bincount(routes.home[sent_tensors], pipeline.transfer[sent_tensors], minlength=devices)
         self.loads = np.bincount(placement, runtime, minlength=devices)
         self.loads += np.where(pipeline.kinds == ACCELERATOR, moving, 0.0)
         self.resident = np.zeros(devices, np.int64)

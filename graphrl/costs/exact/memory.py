@@ -62,13 +62,13 @@ def memory_changes(
 
 def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Changes entry by entry, as buffers taken over depend on the entries before."""
-    start, seen = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
-    _walk_all(walk, slots, seen)
+    start, counts = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
+    _walk_all(walk, slots, counts)
     source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
     for device, bytes_live in enumerate(start):
         at = np.flatnonzero((source == device) | (to == device))
         # the source of a transfer allocates nothing
-        rows = np.where((to[at] == device)[:, None], seen[at][:, [1, 3]], seen[at][:, [0, 2]])
+        rows = np.where((to[at] == device)[:, None], counts[at][:, [1, 3]], counts[at][:, [0, 2]])
         changes.append(np.concatenate([[(-1, bytes_live, bytes_live)], np.column_stack([at, rows])]))
     return tuple(changes)
 
@@ -93,10 +93,10 @@ def _summed_changes(
     for device, start in enumerate(_resident(graph, problem, routes).tolist()):
         at = np.flatnonzero((source == device) | (to == device))
         writes_here = to[at] == device
-        more = np.where(writes_here, added[at], 0)
-        less = np.where(source[at] == device, removed[at], 0)
-        after = start + np.cumsum(more - less)
-        compared = after + less + np.where(writes_here, workspace[at], 0)
+        allocated = np.where(writes_here, added[at], 0)
+        released = np.where(source[at] == device, removed[at], 0)
+        after = start + np.cumsum(allocated - released)
+        compared = after + released + np.where(writes_here, workspace[at], 0)
         changes.append(np.concatenate([[(-1, start, start)], np.stack([at, compared, after], 1)]))
     return tuple(changes)
 
@@ -123,7 +123,7 @@ class _Walk(NamedTuple):
     live: Any  # [d] int, bytes
     size: Any  # [b] int, present bytes of a buffer: those of the other once it has taken over another
     left: Any  # [b] int, remaining uses on its device
-    took: Any  # [b] int, 1 if it has taken over another
+    reused: Any  # [b] int, 1 if it has taken over another
     device: Any  # [s] int, device that a slot reads on
     to: Any  # [s] int, device that it writes on
     workspace: Any  # [s] int, bytes
@@ -141,14 +141,14 @@ class _Walk(NamedTuple):
 def _step(walk: _Walk, slot: int) -> int:
     """Runs a ready slot; returns the bytes to compare with the peak of the device that it writes on."""
     (  # in Python faster than attribute access
-        live, size, left, took, device, to, workspace, read_begins, reads, write_begins, writes, _, pinned, unused,
+        live, size, left, reused, device, to, workspace, read_begins, reads, write_begins, writes, _, pinned, unused,
         source,
     ) = walk  # fmt: skip
     here, there, first, last = device[slot], to[slot], write_begins[slot], write_begins[slot + 1]
     for row in range(first, last):
         buffer = writes[row]
-        if source[buffer] >= 0 and _takes_over(walk, slot, buffer):
-            took[buffer] = 1
+        if source[buffer] >= 0 and _reuses(walk, slot, buffer):
+            reused[buffer] = 1
             size[buffer], size[source[buffer]] = size[source[buffer]], 0  # so that the release below frees nothing
         else:
             live[there] += size[buffer]
@@ -165,7 +165,7 @@ def _step(walk: _Walk, slot: int) -> int:
 
 
 @shared
-def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
+def _reuses(walk: _Walk, slot: int, buffer: int) -> bool:
     """True if an op's output takes over its possible source buffer.
 
     The op must have all remaining uses of that buffer, and no output before this one may have taken it."""
@@ -173,7 +173,7 @@ def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
     if walk.pinned[source]:
         return False
     for row in range(walk.write_begins[slot], walk.write_begins[slot + 1]):
-        if walk.took[walk.writes[row]] and walk.source[walk.writes[row]] == source:
+        if walk.reused[walk.writes[row]] and walk.source[walk.writes[row]] == source:
             return False
     for row in range(walk.read_begins[slot], walk.read_begins[slot + 1]):
         if walk.reads[row] == source:
@@ -182,17 +182,17 @@ def _takes_over(walk: _Walk, slot: int, buffer: int) -> bool:
 
 
 @late_entry
-def _walk_all(walk: _Walk, slots: np.ndarray, seen: np.ndarray) -> None:
-    """Walks all entries and writes four byte counts of each to `seen`, `[m, 4]`.
+def _walk_all(walk: _Walk, slots: np.ndarray, counts: np.ndarray) -> None:
+    """Walks all entries and writes four byte counts of each to `counts`, `[m, 4]`.
 
     They are: live before it where it reads, compared where it writes, live after it where it reads, and where it
     writes.
     """
     for place in range(len(slots)):
         slot = slots[place]
-        seen[place, 0] = walk.live[walk.device[slot]]
-        seen[place, 1] = _step(walk, slot)
-        seen[place, 2], seen[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
+        counts[place, 0] = walk.live[walk.device[slot]]
+        counts[place, 1] = _step(walk, slot)
+        counts[place, 2], counts[place, 3] = walk.live[walk.device[slot]], walk.live[walk.to[slot]]
 
 
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
@@ -207,7 +207,7 @@ def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
         live=_resident(graph, problem, routes),
         size=buffers.bytes.copy(),
         left=buffers.uses.astype(np.int64),
-        took=np.zeros_like(source),
+        reused=np.zeros_like(source),
         device=routes.reads_on,
         to=routes.writes_on,
         workspace=_workspace(graph, routes),
@@ -250,9 +250,9 @@ class MemoryWalk:
             walk.left[walk.reads[row]] += 1
         for row in range(walk.write_begins[slot], walk.write_begins[slot + 1]):
             buffer = walk.writes[row]
-            if walk.took[buffer]:
+            if walk.reused[buffer]:
                 walk.size[walk.source[buffer]], walk.size[buffer] = walk.size[buffer], walk.bytes[buffer]
-                walk.took[buffer] = 0
+                walk.reused[buffer] = 0
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(buffer, bytes) of every live buffer that took over one of another size.

@@ -75,7 +75,7 @@ def _check_colocation(graph: ComputationGraph, placement: np.ndarray) -> None:
     if len(apart):
         other = graph.leaders[apart[0]]
         where = f"on devices {placement[other]} and {placement[apart[0]]}"
-        raise PlanError(f"ops {graph.ops[other].name!r} and {graph.ops[apart[0]].name!r} are {where}: they go together")
+        raise PlanError(f"colocated ops {graph.ops[other].name!r} and {graph.ops[apart[0]].name!r} are {where}")
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from graphrl.costs.device.indexing import filled, put, take
-from graphrl.costs.fusion.problem import TAKES_IN, FusionProblem
+from graphrl.costs.fusion.problem import GATHERING, FusionProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 
@@ -150,10 +150,10 @@ def _turns(problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
     source = problem.producer[problem.read_tensor]
     inside = (source >= 0) & problem.legal[source]
     steps = np.bincount(_readers(problem)[inside], minlength=problem.num_ops)
-    takes_in = np.array([op.type in TAKES_IN for op in problem.graph.ops], bool)
-    takes_in &= np.diff(problem.read_start) <= problem.max_arguments
+    gathers = np.array([op.type in GATHERING for op in problem.graph.ops], bool)
+    gathers &= np.diff(problem.read_start) <= problem.max_arguments
     turns = problem.graph.arrays.topological.astype(np.int64)
-    turns = turns[(takes_in & ((steps > 0) | problem.legal))[turns]]
+    turns = turns[(gathers & ((steps > 0) | problem.legal))[turns]]
     return turns, np.maximum(1, steps[turns])
 
 
@@ -198,7 +198,7 @@ class _Round(NamedTuple):
     now: _Gathered
     best: _Gathered  # the last state that keeps the limits
     done: jax.Array  # [] int32, the op whose turn is over and not written yet; N for none
-    fallen: jax.Array  # [R] int32, the ops that this turn makes kernels; N for none
+    new_kernels: jax.Array  # [R] int32, the ops that this turn makes kernels; N for none
 
 
 def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
@@ -212,11 +212,11 @@ def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
     rank = jnp.zeros(n, jnp.int32).at[jnp.argsort(priorities, stable=True)].set(jnp.arange(n, dtype=jnp.int32))
     start = _start(problem, problem.legal & jnp.append(priorities > 0, False))
 
-    def again(state: tuple[jax.Array, _Round]) -> tuple[jax.Array, _Round]:
+    def next_round(state: tuple[jax.Array, _Round]) -> tuple[jax.Array, _Round]:
         after = _one_round(problem, jnp.append(rank, 0), state[1].inlined)
         return (after.inlined != state[1].inlined).any(), after
 
-    _, last = lax.while_loop(lambda state: state[0], again, (jnp.bool_(True), start))
+    _, last = lax.while_loop(lambda state: state[0], next_round, (jnp.bool_(True), start))
     inlined = last.inlined[:n]
     seconds = jnp.where(inlined, 0.0, last.seconds[:n])
     return DeviceKernels(inlined, seconds, last.members[:n], last.arguments[:n])
@@ -234,7 +234,7 @@ def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
         now=empty,
         best=empty,
         done=jnp.int32(n),
-        fallen=jnp.full(problem.reads.shape[-1], n, jnp.int32),
+        new_kernels=jnp.full(problem.reads.shape[-1], n, jnp.int32),
     )
 
 
@@ -259,7 +259,7 @@ def _written(problem: PaddedFusion, state: _Round) -> _Round:
         return lax.dynamic_update_index_in_dim(array, value, state.done, 0)
 
     return state._replace(
-        inlined=put(state.inlined, state.fallen, jnp.zeros_like(state.fallen, jnp.bool_)),
+        inlined=put(state.inlined, state.new_kernels, jnp.zeros_like(state.new_kernels, jnp.bool_)),
         members=write(state.members, jnp.where(real, best.members, n)),
         arguments=write(state.arguments, jnp.where(real, best.arguments, t)),
         seconds=write(state.seconds, seconds),
@@ -292,31 +292,31 @@ def _step(
     ranks = take(rank, source)
     outside = jnp.where(inside, t, reads)
     alone = _gathered(problem, op, *_appended(jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0), outside, t))
-    now = jax.tree.map(lambda begun, going: jnp.where(first, begun, going), alone, state.now)
-    best = jax.tree.map(lambda begun, going: jnp.where(first, begun, going), alone, state.best)
+    now = jax.tree.map(lambda fresh, current: jnp.where(first, fresh, current), alone, state.now)
+    best = jax.tree.map(lambda fresh, current: jnp.where(first, fresh, current), alone, state.best)
 
-    left = inside & (ranks < now.least)
-    taken = jnp.where(left, ranks, -1).max(initial=-1)
-    inner = jnp.where(left & (ranks == taken), source, 0).sum(dtype=jnp.int32)
-    row = jnp.where(taken >= 0, inner, n)
-    now = _taken_in(problem, now, take(state.members, row), take(state.arguments, row), taken)
-    pending = (inside & (ranks < taken)).sum(dtype=jnp.int32)
-    fits = (taken >= 0) & (now.num_members <= problem.max_ops)
+    candidates = inside & (ranks < now.least)
+    best_rank = jnp.where(candidates, ranks, -1).max(initial=-1)
+    inner = jnp.where(candidates & (ranks == best_rank), source, 0).sum(dtype=jnp.int32)
+    row = jnp.where(best_rank >= 0, inner, n)
+    now = _merged(problem, now, take(state.members, row), take(state.arguments, row), best_rank)
+    pending = (inside & (ranks < best_rank)).sum(dtype=jnp.int32)
+    fits = (best_rank >= 0) & (now.num_members <= problem.max_ops)
     fits &= now.num_arguments + pending <= problem.max_arguments
     best = jax.tree.map(lambda new, old: jnp.where(fits, new, old), now, best)
 
-    falls = last & inside & (ranks < best.least)
-    arguments, _ = _appended(best.arguments, best.num_arguments, jnp.where(falls, reads, t), t)
-    read = best.read + jnp.where(falls, take(problem.read, reads), 0.0).sum()
+    becomes_kernel = last & inside & (ranks < best.least)
+    arguments, _ = _appended(best.arguments, best.num_arguments, jnp.where(becomes_kernel, reads, t), t)
+    read = best.read + jnp.where(becomes_kernel, take(problem.read, reads), 0.0).sum()
     return state._replace(
         now=now,
         best=best._replace(arguments=arguments, read=read),
         done=jnp.where(last, op, n),
-        fallen=jnp.where(falls, source, n),
+        new_kernels=jnp.where(becomes_kernel, source, n),
     )
 
 
-def _taken_in(
+def _merged(
     problem: PaddedFusion, now: _Gathered, members: jax.Array, arguments: jax.Array, least: jax.Array
 ) -> _Gathered:
     """The gathered state with further members and arguments."""

@@ -82,7 +82,7 @@ def fusion_of(problem: FusionProblem, inlined: ArrayLike) -> Fusion:
     chosen = np.asarray(inlined, bool)
     graph, inlines = problem.graph, chosen.tolist()
     for op in np.flatnonzero(chosen & ~problem.legal).tolist():
-        raise PlanError(f"op {graph.ops[op].name!r} of type {graph.ops[op].type!r} is inlined: it may not be")
+        raise PlanError(f"op {graph.ops[op].name!r} of type {graph.ops[op].type!r} cannot be inlined")
     members: dict[int, tuple[int, ...]] = {}
     arguments: dict[int, tuple[int, ...]] = {}
     for root in np.flatnonzero(~chosen).tolist():

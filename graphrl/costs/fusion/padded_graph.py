@@ -49,21 +49,21 @@ def kernel_buffers(
     buffer = jnp.append(buffer, jnp.array([t, t + 1], jnp.int32))
     for _ in range((problem.max_ops - 1).bit_length()):  # a chain through inlined ops is no longer than a kernel
         buffer = take(buffer, buffer)
-    seen = take(buffer, alias)[:t]
-    owned = jnp.where((alias[:t] < t) & (seen == t), graph.tensor_bytes, graph.owned_bytes)
+    source_buffer = take(buffer, alias)[:t]
+    owned = jnp.where((alias[:t] < t) & (source_buffer == t), graph.tensor_bytes, graph.owned_bytes)
 
     of = jnp.where(graph.share_reuses, graph.share_of, take(buffer, graph.share_of))
-    stays = take(jnp.append(is_written, False), graph.share_tensor) & (of < t)
-    stays &= ~(graph.share_reuses & _lost(graph, problem, kernels, jnp.append(is_written, False)))
+    remains = take(jnp.append(is_written, False), graph.share_tensor) & (of < t)
+    remains &= ~(graph.share_reuses & _is_lost(graph, problem, kernels, jnp.append(is_written, False)))
     return Buffers(
         owned_bytes=owned,
-        tensor=jnp.where(stays, take(new, graph.share_tensor), t),
-        of=jnp.where(stays, take(new, jnp.minimum(of, t)), t),
-        reuses=stays & graph.share_reuses,
+        tensor=jnp.where(remains, take(new, graph.share_tensor), t),
+        of=jnp.where(remains, take(new, jnp.minimum(of, t)), t),
+        reuses=remains & graph.share_reuses,
     )
 
 
-def _lost(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, is_written: jax.Array) -> jax.Array:
+def _is_lost(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, is_written: jax.Array) -> jax.Array:
     """True for shares whose source buffer no longer exists, or is read by a member other than the root: `[s]` bool."""
     n, t = graph.sizes.ops, graph.sizes.tensors
     root = jnp.where(graph.share_tensor < t, take(jnp.append(graph.producer, 0), graph.share_tensor), n)
@@ -140,7 +140,7 @@ def padded_kernels(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKer
         num_tensors=num_tensors,
         runtime=of_kernel(kernels.seconds / graph.second_unit),
         workspace=of_kernel(_workspace(graph, problem, kernels)),
-        weight=of_kernel(_weights(graph, kernels, numbers.is_root, _has_turn(problem))),
+        weight=of_kernel(_weights(graph, kernels, numbers.is_root, _gathers(problem))),
         producer=producer,
         tensor_bytes=of_tensor(graph.tensor_bytes),
         owned_bytes=of_tensor(buffers.owned_bytes),
@@ -159,7 +159,7 @@ def padded_kernels(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKer
     return PaddedKernels(fused, numbers.root, numbers.old_tensor, count <= to.uses)
 
 
-def _has_turn(problem: PaddedFusion) -> jax.Array:
+def _gathers(problem: PaddedFusion) -> jax.Array:
     """True for ops whose rows list the members and arguments that they gathered: `[n]` bool."""
     n = problem.alone.shape[0]
     return jnp.zeros(n + 1, jnp.bool_).at[problem.step_op].set(True)[:n]
@@ -174,10 +174,10 @@ def _numbers(graph: PaddedGraph, kernels: DeviceKernels) -> _Numbers:
     return _Numbers(is_root, op, is_written, tensor, root, old_tensor)
 
 
-def _renumbered(stays: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _renumbered(remains: jax.Array) -> tuple[jax.Array, jax.Array]:
     """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`."""
-    count = stays.shape[0]
-    new = jnp.append(jnp.where(stays, jnp.cumsum(stays, dtype=jnp.int32) - 1, count), count)
+    count = remains.shape[0]
+    new = jnp.append(jnp.where(remains, jnp.cumsum(remains, dtype=jnp.int32) - 1, count), count)
     old = jnp.full(count, count, jnp.int32).at[new[:count]].set(jnp.arange(count, dtype=jnp.int32), mode="drop")
     return new, old
 
@@ -187,10 +187,10 @@ def _uses(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Uses of kernels: tensor and kernel `[room]` of each use, sorted, and their count."""
     n, t = graph.sizes.ops, graph.sizes.tensors
-    has_turn = _has_turn(problem)
-    plain = take(jnp.append(~has_turn, False), graph.use_op)
+    gathers = _gathers(problem)
+    plain = take(jnp.append(~gathers, False), graph.use_op)
     tensors = jnp.where(plain, graph.use_tensor, t)
-    gathered = jnp.where((has_turn & numbers.is_root)[:, None], kernels.arguments, t)
+    gathered = jnp.where((gathers & numbers.is_root)[:, None], kernels.arguments, t)
     readers = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], gathered.shape)
     tensors = jnp.append(tensors, jnp.minimum(gathered.reshape(-1), t))  # external inputs are t and above
     readers = jnp.append(graph.use_op, readers.reshape(-1))
@@ -205,13 +205,13 @@ def _uses(
 def _workspace(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels) -> jax.Array:
     """Workspace of each root's kernel, over all members: `[n]`."""
     gathered = take(jnp.append(graph.workspace, 0.0), kernels.members).sum(1)
-    return jnp.where(_has_turn(problem), gathered, graph.workspace)
+    return jnp.where(_gathers(problem), gathered, graph.workspace)
 
 
-def _weights(graph: PaddedGraph, kernels: DeviceKernels, is_root: jax.Array, has_turn: jax.Array) -> jax.Array:
+def _weights(graph: PaddedGraph, kernels: DeviceKernels, is_root: jax.Array, gathers: jax.Array) -> jax.Array:
     """Weights of each root, with those of the inlined ops that no earlier kernel computes: `[n]`."""
     n = graph.sizes.ops
-    roots = jnp.where(is_root & has_turn, jnp.arange(n, dtype=jnp.int32), n)
+    roots = jnp.where(is_root & gathers, jnp.arange(n, dtype=jnp.int32), n)
     members = kernels.members.reshape(-1)
     first = jnp.full(n + 1, n, jnp.int32).at[members].min(jnp.repeat(roots, kernels.members.shape[1]))[:n]
     first = jnp.where(is_root, jnp.arange(n, dtype=jnp.int32), first)
@@ -253,8 +253,8 @@ def _rows(
     op_row, tensor_row = jnp.where(real, op_row, r), jnp.where(written, tensor_row, r)
 
     row, used = jnp.arange(r, dtype=jnp.int32), jnp.arange(r, dtype=jnp.int32) < op_rows.sum()
-    owner = jnp.where(used, _begun(op_row, r), 0)
-    tensor = jnp.maximum(_begun(tensor_row, r), 0)  # the one that started last
+    owner = jnp.where(used, _last_started(op_row, r), 0)
+    tensor = jnp.maximum(_last_started(tensor_row, r), 0)  # the one that started last
     has_tensor = used & (tensor_row[tensor] <= row) & (take(writer, tensor) == owner)
     slot = jnp.full(t + 1, u, jnp.int32).at[slot_tensor].set(jnp.arange(u, dtype=jnp.int32))
     ends_tensor = ~has_tensor | (row >= take(tensor_row + tensor_rows, tensor) - 1)
@@ -286,7 +286,7 @@ def _before(counts: jax.Array) -> jax.Array:
     return jnp.cumsum(counts, dtype=jnp.int32) - counts
 
 
-def _begun(first_row: jax.Array, rows: int) -> jax.Array:
+def _last_started(first_row: jax.Array, rows: int) -> jax.Array:
     """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` is ascending."""
     begins = jnp.zeros(rows + 1, jnp.int32).at[first_row].add(1)[:rows]
     return jnp.cumsum(begins, dtype=jnp.int32) - 1

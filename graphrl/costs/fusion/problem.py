@@ -27,7 +27,7 @@ _MOVES = """
 # Each output element comes from few input elements, or is moved.
 ELEMENTWISE = (LIGHT - _SEPARATE) | frozenset(_HLO_ARITHMETIC.split()) | frozenset(_MOVES.split())
 # Types that take inlined ops in.
-TAKES_IN = ELEMENTWISE | REDUCTIONS
+GATHERING = ELEMENTWISE | REDUCTIONS
 # Another name for the same bytes.
 RENAMES = frozenset(
     str.split(
@@ -131,8 +131,8 @@ def _legal(graph: ComputationGraph, few: np.ndarray) -> np.ndarray:
     a, n = graph.arrays, graph.arrays.num_ops
     writer = a.producer[a.use_tensor]
     readers = np.bincount(writer, minlength=n)
-    takers = np.bincount(writer, (_of_type(graph, TAKES_IN) & few)[a.use_op], minlength=n)
-    legal = _of_type(graph, ELEMENTWISE) & few & (readers > 0) & (takers == readers)
+    gatherers = np.bincount(writer, (_of_type(graph, GATHERING) & few)[a.use_op], minlength=n)
+    legal = _of_type(graph, ELEMENTWISE) & few & (readers > 0) & (gatherers == readers)
     legal &= np.bincount(a.producer, minlength=n) == 1
     legal[a.producer[a.kept]] = False
     legal[a.control_source] = legal[a.control_target] = False

@@ -1,4 +1,13 @@
-"""Costs of a population by the compiled decoder, as a part of a jitted program on a CPU."""
+"""Costs of a population by compiled code, as a part of a jitted program for CPUs.
+
+`host_costs` is a custom call of XLA (see `compiled/custom_call.py`) with the operands and results of `arrays.py`. It
+works under `jax.jit`, `jax.vmap`, `jax.lax.scan` and `jax.shard_map`; gradients are zero; `jax.export` refuses it.
+XLA compiles the program around it in a fraction of a second, where loops in pure JAX take several seconds, and numba
+compiles it once for all sizes and problems.
+
+`GRAPHRL_LOWERING=jax` in the environment makes CPUs run pure JAX, too. A jaxlib whose interface differs does the same,
+with a warning.
+"""
 
 import functools
 import os
@@ -7,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.compiled import announced
 from graphrl.compiled.custom_call import works
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
+from graphrl.costs.host.call import costs_of_lanes
 from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph
@@ -52,9 +63,8 @@ def host_costs(
     Returns:
       Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`.
     """
-    from graphrl.costs.host.decode import costs_of_lanes
-
-    costs_of_lanes.register()
+    with announced(costs_of_lanes, "costs"):
+        costs_of_lanes.register()
     n, g, p = decisions.placement.shape
     flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders)
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)

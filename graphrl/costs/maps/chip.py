@@ -16,7 +16,7 @@ from typing import Any
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import write_atomically
 from graphrl.graphs.readers.json import read_strict_json
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 FORMAT, VERSION = "graphrl-chip", 1
 PAGE = 64  # bytes
@@ -111,7 +111,7 @@ def _check_memory(where: str, memory: ChipMemory) -> None:
     capacity = memory.capacity
     if capacity is not None and (type(capacity) is not int or not 0 <= capacity <= 2**62):
         raise ProblemError(
-            f"{where}: capacity is {_short(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
+            f"{where}: capacity is {_shorten(capacity)}: must be an integer of bytes from 0 to 2^62, or null"
         )
     _check_figure(where, "read", memory.read, BANDWIDTHS)
     _check_figure(where, "write", memory.write, BANDWIDTHS)
@@ -122,10 +122,10 @@ def _check_figure(where: str, key: str, value: float, limits: tuple[float, float
     least, most = limits
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
-        raise ProblemError(f"{where}: {key} is {_short(value)}: must be a number from {least:g} to {most:g}")
+        raise ProblemError(f"{where}: {key} is {_shorten(value)}: must be a number from {least:g} to {most:g}")
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     """A value as messages show it."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
     return text if len(text) <= 40 else text[:37] + "..."
@@ -195,7 +195,7 @@ def chip_from_dict(value: object) -> MemoryChip:
     if isinstance(value, dict):
         for key, right in (("format", FORMAT), ("version", VERSION)):
             if value.get(key) != right or isinstance(value[key], bool):
-                raise ProblemError(f"{key} is {_short(value.get(key))}: must be {right!r}")
+                raise ProblemError(f"{key} is {_shorten(value.get(key))}: must be {right!r}")
     figures = _converted(value, MemoryChip, "a chip")
     memories = (_converted(entry, ChipMemory, f"memory number {i}") for i, entry in enumerate(figures.pop("memories")))
     return MemoryChip(memories=tuple(ChipMemory(**memory) for memory in memories), **figures)
@@ -206,7 +206,7 @@ def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
     import msgspec
 
     try:
-        file: Any = msgspec.convert(whole_numbers(value), _file_type(kind))
+        file: Any = msgspec.convert(as_integers(value), _file_type(kind))
     except (msgspec.ValidationError, OverflowError) as error:
         raise ProblemError(f"{where}: {error}") from None
     return {field.name: getattr(file, field.name) for field in dataclasses.fields(kind)}

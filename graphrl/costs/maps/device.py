@@ -209,14 +209,14 @@ def evaluate(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) 
     """
     real = (jnp.arange(weights.shape[0], dtype=jnp.int32) < problem.num_steps)[:, None]
     weights, outputs = jnp.where(real, weights, 0), jnp.where(real, outputs, 0)
-    given_weights, given_outputs = (jnp.where(real, given, 0) for given in place(problem, weights, outputs))
-    moved_weights, moved_outputs = given_weights != weights, given_outputs != outputs
+    assigned_weights, assigned_outputs = (jnp.where(real, assigned, 0) for assigned in place(problem, weights, outputs))
+    moved_weights, moved_outputs = assigned_weights != weights, assigned_outputs != outputs
     shares = jnp.where(moved_weights, problem.weight_share[:, None], 0.0)
     shares += jnp.where(moved_outputs, problem.output_share[:, None], 0.0)
     return DeviceMapCosts(
-        weights=given_weights,
-        outputs=given_outputs,
-        latency=latency(problem, given_weights, given_outputs),
+        weights=assigned_weights,
+        outputs=assigned_outputs,
+        latency=latency(problem, assigned_weights, assigned_outputs),
         valid=~(moved_weights | moved_outputs).any(0),
         error=_total(shares),
     )
@@ -234,17 +234,17 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
     small = problem.memories - 1
     level = jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]  # memories whose room counts
 
-    def highest(asked: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
+    def highest(requested: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
         """The fastest memory, from the requested one down, that has room for the pages."""
-        return jnp.where((level <= asked[None]) & (pages <= room), level, 0).max(0, initial=0)
+        return jnp.where((level <= requested[None]) & (pages <= room), level, 0).max(0, initial=0)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, jax.Array]:
         least_room, room, freed, chosen = carry  # free pages at the fullest step so far, and now
-        first, now, frees, weight, all_pages, pages, asked_weights, asked_outputs = row
-        in_weights = highest(asked_weights, weight, least_room)
+        first, now, frees, weight, all_pages, pages, requested_weights, requested_outputs = row
+        in_weights = highest(requested_weights, weight, least_room)
         taken = jnp.where(level == in_weights[None], weight, 0)
         room = room + take(freed, now) - taken
-        chosen = jnp.where(first, highest(asked_outputs, all_pages, room), chosen)
+        chosen = jnp.where(first, highest(requested_outputs, all_pages, room), chosen)
         own = jnp.where(level == chosen[None], pages, 0)
         room = room - own
         # not `add`: a scatter takes three more kernels on the host

@@ -50,19 +50,19 @@ def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> Map
     Raises:
       PlanError: they are no memories of the chip, or their number is not that of the steps.
     """
-    asked = [_checked(problem, name, part) for name, part in (("weights", weights), ("outputs", outputs))]
-    (given_weights, given_outputs), held = _placed(problem, *asked)
-    seconds = _memory_seconds(problem, given_weights, given_outputs)
+    requested = [_checked(problem, name, part) for name, part in (("weights", weights), ("outputs", outputs))]
+    (assigned_weights, assigned_outputs), occupied = _placed(problem, *requested)
+    seconds = _memory_seconds(problem, assigned_weights, assigned_outputs)
     steps = problem.chip.launch + np.maximum(problem.compute, seconds.max(1))
-    moved = int(problem.weight_bytes[given_weights != asked[0]].sum())
-    moved += int(problem.output_bytes[given_outputs != asked[1]].sum())
+    moved = int(problem.weight_bytes[assigned_weights != requested[0]].sum())
+    moved += int(problem.output_bytes[assigned_outputs != requested[1]].sum())
     return MapCosts(
-        weights=given_weights,
-        outputs=given_outputs,
+        weights=assigned_weights,
+        outputs=assigned_outputs,
         latency=float(steps.sum()),
         step_seconds=steps,
         memory_seconds=seconds,
-        held_bytes=held * problem.chip.page,
+        held_bytes=occupied * problem.chip.page,
         moved_bytes=moved,
         error=moved / problem.total_bytes if moved else 0.0,
     )
@@ -85,19 +85,19 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
         raise PlanError(f"{name} of shape {array.shape} and type {array.dtype}: must be {problem.steps} integers")
     if array.size and not (array.min() >= 0 and array.max() < problem.memories):
         wrong = array[(array < 0) | (array >= problem.memories)][0]
-        raise PlanError(f"{name} asks for memory {wrong}: chip {problem.chip.name!r} has 0 to {problem.memories - 1}")
+        raise PlanError(f"{name} requests memory {wrong}: chip {problem.chip.name!r} has 0 to {problem.memories - 1}")
     return array.astype(np.int64)
 
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
     """The compiler: the memories `[n]` that weights and outputs get, and the occupied pages `[M, n]` in each step."""
-    held = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
-    most, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
+    output_pages = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
+    peak_pages, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
     weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity
     first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))
     for step in range(problem.steps):
         memory, need = int(weights[step]), problem.weight_pages[step]
-        while memory > 0 and resident[memory] + most[memory] + need > capacity[memory]:
+        while memory > 0 and resident[memory] + peak_pages[memory] + need > capacity[memory]:
             memory -= 1
         weights[step] = memory
         resident[memory] += need
@@ -107,12 +107,12 @@ def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tu
         for pages, last in zip(problem.tensor_pages[own], problem.last[own], strict=True):
             live[: last + 1 - step] += pages
         memory, span = int(outputs[step]), slice(step, end)
-        while memory > 0 and resident[memory] + (held[memory, span] + live).max() > capacity[memory]:
+        while memory > 0 and resident[memory] + (output_pages[memory, span] + live).max() > capacity[memory]:
             memory -= 1
         outputs[step] = memory
-        held[memory, span] += live
-        most[memory] = max(most[memory], held[memory, span].max())
-    return (weights, outputs), held + resident[:, None]
+        output_pages[memory, span] += live
+        peak_pages[memory] = max(peak_pages[memory], output_pages[memory, span].max())
+    return (weights, outputs), output_pages + resident[:, None]
 
 
 def _memory_seconds(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> np.ndarray:

@@ -127,7 +127,7 @@ def _checked_order(graph: ComputationGraph, order: ArrayLike) -> np.ndarray:
     if ops.shape != (a.num_ops,) or ops.dtype.kind not in "iu":
         raise PlanError(f"order of shape {ops.shape} and type {ops.dtype}: must be the {a.num_ops} ops as integers")
     if not np.array_equal(np.sort(ops), np.arange(a.num_ops)):
-        raise PlanError("order repeats an op: each must stand in it once")
+        raise PlanError("order repeats an op: must have each once")
     step = np.empty(a.num_ops, np.int64)
     step[ops] = np.arange(a.num_ops)
     source, target = a.dependencies()
@@ -204,5 +204,5 @@ def _check_largest(problem: MapProblem) -> None:
         need, have = format_bytes(int(everything) * chip.page), format_bytes(largest.capacity or 0)
         raise ProblemError(
             f"chip {chip.name!r}: memory {largest.name!r} has {have}, and graph {problem.graph.name!r} needs {need} at "
-            "once: the largest memory must hold everything"
+            "its peak: the largest memory must hold everything"
         )

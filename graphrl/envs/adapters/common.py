@@ -11,7 +11,7 @@ from graphrl.envs.specs import ArraySpec
 from graphrl.errors import GraphrlError
 
 
-def needed(module: str, package: str) -> ModuleType:
+def import_library(module: str, package: str) -> ModuleType:
     """Imports a module of the library that an adapter targets.
 
     Raises:
@@ -20,7 +20,7 @@ def needed(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise GraphrlError(f"no {error.name} here: this adapter needs it (pip install {package})") from None
+        raise GraphrlError(f"{error.name} is not installed: this adapter needs it (pip install {package})") from None
 
 
 def as_dictionaries(value: Any) -> Any:
@@ -38,14 +38,14 @@ def fields(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def tree(
+def map_spec(
     spec: Any, leaf: Callable[[str, ArraySpec], Any], node: Callable[[dict[str, Any]], Any], name: str = ""
 ) -> Any:
     """Applies `leaf(name, spec)` to every array of a specification, and `node` to every dictionary of results."""
     parts = fields(as_dictionaries(spec))
     if parts is None:
         return leaf(name, spec)
-    return node({key: tree(part, leaf, node, key) for key, part in parts.items()})
+    return node({key: map_spec(part, leaf, node, key) for key, part in parts.items()})
 
 
 def bounds(spec: ArraySpec) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphrl.envs.adapters.common import as_dictionaries, bounds, choices, needed, tree
+from graphrl.envs.adapters.common import as_dictionaries, bounds, choices, import_library, map_spec
 from graphrl.envs.base import Environment
 from graphrl.envs.specs import ArraySpec, SpecError, validate
 
@@ -21,10 +21,10 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
     Raises:
       GraphrlError: gymnasium is not installed.
     """
-    gymnasium = needed("gymnasium", "gymnasium")
+    gymnasium = import_library("gymnasium", "gymnasium")
 
     def space(spec: Any) -> Any:
-        return tree(spec, lambda name, one: _space(gymnasium.spaces, one), gymnasium.spaces.Dict)
+        return map_spec(spec, lambda name, one: _space(gymnasium.spaces, one), gymnasium.spaces.Dict)
 
     compiled_reset, compiled_step = jax.jit(env.reset), jax.jit(env.step)
     action_spec = env.action_spec(params)
@@ -44,7 +44,7 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
             if self._state is None:
-                raise gymnasium.error.ResetNeeded("no episode is under way: call reset first, also after each end")
+                raise gymnasium.error.ResetNeeded("no episode has started: call reset first, also after the end of one")
             chosen = _action(action_spec, action)
             self._key, now = jax.random.split(self._key)
             state, timestep = compiled_step(now, self._state, chosen, params)
@@ -56,9 +56,9 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
             return to_gymnasium, (env, params), self.__dict__
 
         def __copy__(self) -> Any:
-            twin = type(self)()
-            twin.__dict__.update(copy.deepcopy(self.__dict__))
-            return twin
+            copied = type(self)()
+            copied.__dict__.update(copy.deepcopy(self.__dict__))
+            return copied
 
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             return copy.copy(self)
@@ -74,9 +74,9 @@ def _action(spec: Any, action: Any) -> Any:
     """
 
     def cast(one: ArraySpec, x: Any) -> np.ndarray:  # gymnasium's flags are int8
-        given = np.asarray(x)
-        chosen = given.astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
-        if given.dtype.kind in "biu" and (chosen != given).any():  # rejects overflow: as int32, 2^32 would become 0
+        array = np.asarray(x)
+        chosen = array.astype(one.dtype, casting="unsafe" if one.dtype == np.bool_ else "same_kind")
+        if array.dtype.kind in "biu" and (chosen != array).any():  # rejects overflow: as int32, 2^32 would become 0
             raise OverflowError
         return chosen
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.envs.adapters.common import bounds, choices, needed
+from graphrl.envs.adapters.common import bounds, choices, import_library
 from graphrl.envs.base import Environment, TimeStep
 from graphrl.envs.specs import ArraySpec
 from graphrl.errors import GraphrlError
 
 
-class _Flagged(NamedTuple):
+class _TruncationState(NamedTuple):
     """A state with a truncation flag, which gymnax reads from the state."""
 
     state: Any
@@ -35,8 +35,8 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
     Raises:
       GraphrlError: gymnax is not installed.
     """
-    base = needed("gymnax.environments.environment", "gymnax")
-    spaces = _Spaces(needed("gymnax.environments.spaces", "gymnax"))
+    base = import_library("gymnax.environments.environment", "gymnax")
+    spaces = _Spaces(import_library("gymnax.environments.spaces", "gymnax"))
 
     class Gymnax(base.Environment):  # type: ignore[name-defined]
         @property
@@ -53,12 +53,12 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
 
         def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
             state, timestep = env.reset(key, params)
-            return timestep.observation, _Flagged(state, timestep.truncated)
+            return timestep.observation, _TruncationState(state, timestep.truncated)
 
         def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, ...]:
             chosen = jax.tree.map(lambda spec, x: jnp.asarray(x, spec.dtype), env.action_spec(params), action)
             inner, timestep = env.step(key, state.state, chosen, params)
-            flagged = _Flagged(inner, timestep.truncated)
+            flagged = _TruncationState(inner, timestep.truncated)
             return timestep.observation, flagged, timestep.reward, timestep.terminated, timestep.info
 
         def is_truncated(self, state: Any, params: Any) -> jax.Array:
@@ -167,9 +167,9 @@ def from_gymnax(env: Any) -> FromGymnax:
     Raises:
       GraphrlError: gymnax is not installed, or `env` is not one of its environments.
     """
-    base = needed("gymnax.environments.environment", "gymnax")
+    base = import_library("gymnax.environments.environment", "gymnax")
     if not isinstance(env, base.Environment):
-        raise GraphrlError(f"{type(env).__name__} is no gymnax environment: give the first that gymnax.make returns")
+        raise GraphrlError(f"{type(env).__name__} is not a gymnax environment: must be the first value of gymnax.make")
     return FromGymnax(env)
 
 

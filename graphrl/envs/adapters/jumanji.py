@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from graphrl.envs.adapters.common import Kinds, fields, needed
+from graphrl.envs.adapters.common import Kinds, fields, import_library
 from graphrl.envs.base import Environment, TimeStep
 from graphrl.envs.specs import floats
 
 
-class _Keyed(NamedTuple):
+class _KeyedState(NamedTuple):
     """A state with the key of future steps, under the name that jumanji requires."""
 
     key: jax.Array
@@ -26,10 +26,10 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
     Raises:
       GraphrlError: jumanji is not installed.
     """
-    base, types = needed("jumanji.env", "jumanji"), needed("jumanji.types", "jumanji")
-    specs = needed("jumanji.specs", "jumanji")
+    base, types = import_library("jumanji.env", "jumanji"), import_library("jumanji.types", "jumanji")
+    specs = import_library("jumanji.specs", "jumanji")
 
-    def answer(timestep: TimeStep[Any], kind: Any) -> Any:
+    def to_timestep(timestep: TimeStep[Any], kind: Any) -> Any:
         return types.TimeStep(
             step_type=kind,
             reward=timestep.reward,
@@ -42,13 +42,13 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
         def reset(self, key: jax.Array) -> tuple[Any, Any]:
             key, first = jax.random.split(key)
             state, timestep = env.reset(first, params)
-            return _Keyed(key, state), answer(timestep, types.StepType.FIRST)
+            return _KeyedState(key, state), to_timestep(timestep, types.StepType.FIRST)
 
         def step(self, state: Any, action: Any) -> tuple[Any, Any]:
             key, now = jax.random.split(state.key)
             inner, timestep = env.step(now, state.state, action, params)
             kind = jnp.where(timestep.done, types.StepType.LAST, types.StepType.MID)
-            return _Keyed(key, inner), answer(timestep, kind)
+            return _KeyedState(key, inner), to_timestep(timestep, kind)
 
         # created eagerly: jumanji's specifications cannot be created inside jax.jit
         observation_spec = _spec(specs, _without_none(env.observation_spec(params)))
@@ -76,9 +76,9 @@ def _without_none(value: Any) -> Any:
     parts = fields(value)
     if parts is None:
         return value
-    kept = {key: _without_none(part) for key, part in parts.items() if part is not None}
-    kind = type(value) if len(kept) == len(parts) else _named(type(value).__name__, tuple(kept))
-    return kind(**kept)
+    present = {key: _without_none(part) for key, part in parts.items() if part is not None}
+    kind = type(value) if len(present) == len(parts) else _named(type(value).__name__, tuple(present))
+    return kind(**present)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
-from graphrl.envs.compile.observation import Observation, observe, options_of, seen
+from graphrl.envs.compile.observation import Observation, observe, options_of, plan_features
 from graphrl.envs.compile.reward import outcome, possible_choices, reward
 from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError
@@ -61,8 +61,8 @@ class CompileEnv:
       tasks: the decisions: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
       episode_steps: number of steps; with more than 1, later steps refine the last choices.
       sends: "urgent": a transfer has the priority of the most urgent op that waits for it. "rule": transfers follow
-        from the order of ops alone (`solvers.sending.plans`), as in plans of `anneal-ops` and `go`: right before the
-        first op that waits, under `rendezvous` bundled with all transfers that are ready between the same two devices.
+        from the order of ops alone (`solvers.transfer_rules.plans`), as in plans of `anneal-ops` and `go`: right before
+        the first op that waits, under `rendezvous` bundled with all that are ready between the same two devices.
 
     Version history: v0, the first.
 
@@ -86,7 +86,7 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         no, zero = jnp.asarray(False), jnp.float32(0)
-        first = seen(params, params.start, self.tasks, self.sends)
+        first = observe(params, params.start, self.tasks, sends=self.sends)
         return State(params.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
 
     def step(
@@ -96,14 +96,14 @@ class CompileEnv:
         del key
         params = jax.tree.map(jnp.asarray, params)
         chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        came = outcome(params, chosen, self.sends)
+        result = outcome(params, chosen, self.sends)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
-            observe(params, chosen, self.tasks, came),
-            reward=reward(params, came),
+            observe(params, chosen, self.tasks, plan_features(params, chosen, result)),
+            reward=reward(params, result),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
-            info={"runtime": came.seconds * params.second_unit, "valid": came.valid},
+            info={"runtime": result.seconds * params.second_unit, "valid": result.valid},
         )
 
     def observation_spec(self, params: CompileParams) -> Any:
@@ -122,7 +122,7 @@ class CompileEnv:
             options={task: specs.floats(options.shape) for task, options in shapes.options.items()},
             action_mask={task: specs.booleans((n, count)) for task, count in counts.items()},
             previous={task: specs.integers((n,), -1, count - 1) for task, count in counts.items()},
-            played=jax.tree.map(lambda times: specs.floats(times.shape), shapes.played),
+            plan_features=jax.tree.map(lambda times: specs.floats(times.shape), shapes.plan_features),
         )
         return Observation(**fields)
 

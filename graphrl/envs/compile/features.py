@@ -1,14 +1,14 @@
 """Features of a plan's simulated run, for a policy that improves plans: of a schedule, and of a pipelined execution.
 
-`played` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times. They show
-the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter. Memory is
-linear in n d; so is time, except for sorting and one scan along the uses. `played_on_host` computes the same in NumPy,
-without compiling a program for each size.
+`schedule_features` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times.
+They show the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter.
+Memory is linear in n d; so is time, except for sorting and one scan along the uses. `schedule_features_on_host`
+computes the same in NumPy, without compiling a program for each size.
 
-`loaded` is for pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to another
-device. They show the policy which device limits the plan, the cost of an op's tensors on other devices, and where
-memory is free. Loads are fractions of the largest load, and bytes are fractions of the memory limit (0 without one), so
-that units do not matter.
+`load_features` is for pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to
+another device. They show the policy which device limits the plan, the cost of an op's tensors on other devices, and
+where memory is free. Loads are fractions of the largest load, and bytes are fractions of the memory limit (0 without
+one), so that units do not matter.
 """
 
 import functools
@@ -21,6 +21,7 @@ import numpy as np
 from graphrl.compiled import late_entry
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
 from graphrl.costs.problem import CPU
+from graphrl.envs.compile.generator import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 
@@ -30,7 +31,7 @@ SHARP = 20.0  # a slack of 1/20 of the makespan maps to 1/e, and no slack to 1
 SHORTEST = 1e-6  # part of the makespan: for shorter times float32 is too coarse to compute a busy share
 
 
-class Played(NamedTuple):
+class PlanFeatures(NamedTuple):
     """Features of one plan; zeros for padding, for ops that others inline, and before the first choice.
 
     ops: `[n, OP_TIMES]` float32, for each op
@@ -63,7 +64,9 @@ class _Ops(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="devices")  # one program also if the environment is not jitted
-def played(graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int) -> Played:
+def schedule_features(
+    graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int
+) -> PlanFeatures:
     """Features of a schedule.
 
     Args:
@@ -88,14 +91,14 @@ def played(graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.
     times = [ops.start, ops.end, ops.runtime, ops.start - idle_from, idle_until - ops.end, ops.start - ready]
     times += [jnp.minimum(awaited, idle_until) - ops.end, slack, free]
     times += [jnp.exp(-SHARP * jnp.maximum(each, 0)) for each in (slack, free)]
-    own = _at(ops.device, jnp.stack([source, target]), 0)
-    inputs = jnp.zeros((n, devices)).at[target, own[0]].max(_at(ops.end, source, 0), mode="drop")
-    readers = jnp.ones((n, devices)).at[source, own[1]].min(_at(ops.start, target, 1), mode="drop")
+    end_devices = _at(ops.device, jnp.stack([source, target]), 0)
+    inputs = jnp.zeros((n, devices)).at[target, end_devices[0]].max(_at(ops.end, source, 0), mode="drop")
+    readers = jnp.ones((n, devices)).at[source, end_devices[1]].min(_at(ops.start, target, 1), mode="drop")
     begins = jnp.stack([*(ops.start - margin for margin in MARGINS), ready, jnp.zeros(n)])
     ends = jnp.stack([*(ops.end + margin for margin in MARGINS), latest, jnp.ones(n)])
     busy = _busy(ops, begins, ends, devices)
     pairs = [inputs - ops.start[:, None], readers - ops.end[:, None], *busy]
-    return Played(
+    return PlanFeatures(
         jnp.where(real[:, None], jnp.stack(times, -1), 0), jnp.where(real[:, None, None], jnp.stack(pairs, -1), 0)
     )
 
@@ -172,16 +175,16 @@ ORDER = 8  # order of the norm of all loads, which distinguishes plans with the 
 FULL = 2.0  # upper limit of filled memory, in memory limits
 
 
-class Loaded(NamedTuple):
+class LoadFeatures(NamedTuple):
     """Results of one plan, run for many samples."""
 
     largest: jax.Array  # [] float32, second units of the pipeline
     valid: jax.Array  # [] bool, every accelerator stays within the memory limit
-    played: Played
+    features: PlanFeatures
 
 
 @jax.jit  # one program also if the environment is not jitted
-def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
+def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeatures:
     """Features for a placement `[n]` int32 that keeps groups together, with each on a device that can run it.
 
     The plan from the view of each op, which moves together with its group; rows of padding are arbitrary:
@@ -201,26 +204,36 @@ def loaded(pipeline: PaddedPipeline, placement: jax.Array) -> Loaded:
     """
     p, cost = pipeline, loads(pipeline, placement)
     (n,), d = placement.shape, len(p.kinds)
-    moved = moves(p, placement, cost.loads)
+    moves_to = moves(p, placement, cost.loads)
     largest, is_cpu = cost.loads.max(), (p.kinds == CPU).astype(jnp.float32)[None]
     second, byte = 1 / jnp.maximum(largest, 1e-30), (1 - is_cpu) / p.limit
-    left, entered, runtime = (of * second for of in (moved.left[:, None], moved.entered, moved.runtime))
+    left, entered, runtime = (
+        values * second for values in (moves_to.left[:, None], moves_to.entered, moves_to.runtime)
+    )
     is_home = placement[:, None] == jnp.arange(d, dtype=jnp.int32)[None]
     load, others = cost.loads[None] * second, _largest_of_others(cost.loads * second)[placement]
-    weight = moved.weight[:, None]
-    held = cost.resident[None] + jnp.where(is_home, 0.0, weight)
-    filled, is_over = jnp.minimum(held * byte, FULL), (held > p.limit).astype(jnp.float32) * (1 - is_cpu)
-    own = [load, jnp.exp(-SHARP * (1 - load)), others, is_cpu, runtime, weight * byte, filled]
-    ops = [jnp.where(is_home, of, 0.0).sum(1) for of in own]
-    then = jnp.where(is_home, load, jnp.maximum(left, entered))
+    weight = moves_to.weight[:, None]
+    resident = cost.resident[None] + jnp.where(is_home, 0.0, weight)
+    filled, is_over = jnp.minimum(resident * byte, FULL), (resident > p.limit).astype(jnp.float32) * (1 - is_cpu)
+    own_features = [load, jnp.exp(-SHARP * (1 - load)), others, is_cpu, runtime, weight * byte, filled]
+    ops = [jnp.where(is_home, values, 0.0).sum(1) for values in own_features]
+    pair_load = jnp.where(is_home, load, jnp.maximum(left, entered))
     powers = load**ORDER
-    parted = powers + jnp.where(is_home, powers, 0.0).sum(1, keepdims=True)  # of both devices, before
-    total = powers.sum() - parted + left**ORDER + entered**ORDER
-    rises = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
-    pays = jnp.where(is_home, 0.0, entered - load - runtime)
-    pairs = [load, entered, jnp.maximum(then, others), rises, runtime, pays, filled, is_over]
-    seen = Played(jnp.stack([*ops, left[:, 0]], -1), jnp.stack([jnp.broadcast_to(of, (n, d)) for of in pairs], -1))
-    return Loaded(largest, cost.excess <= 0, seen)
+    both_powers = powers + jnp.where(is_home, powers, 0.0).sum(1, keepdims=True)  # of both devices, before
+    total = powers.sum() - both_powers + left**ORDER + entered**ORDER
+    norm_increase = jnp.where(is_home, 0.0, _root(total) - _root(powers.sum()))
+    transfer_increase = jnp.where(is_home, 0.0, entered - load - runtime)
+    pairs = [load, entered, jnp.maximum(pair_load, others), norm_increase, runtime, transfer_increase, filled, is_over]
+    columns = [jnp.broadcast_to(values, (n, d)) for values in pairs]
+    features = PlanFeatures(jnp.stack([*ops, left[:, 0]], -1), jnp.stack(columns, -1))
+    return LoadFeatures(largest, cost.excess <= 0, features)
+
+
+def no_features(params: CompileParams) -> PlanFeatures:
+    """Features before any run: zeros."""
+    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
+    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
+    return PlanFeatures(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
 
 
 def _largest_of_others(load: jax.Array) -> jax.Array:
@@ -235,10 +248,10 @@ def _root(powers: jax.Array) -> jax.Array:
     return jnp.maximum(powers, 0.0) ** (1 / ORDER)
 
 
-def played_on_host(
+def schedule_features_on_host(
     graph: ComputationGraph, placement: np.ndarray, place: np.ndarray, end: np.ndarray, devices: int, to: int
-) -> Played:
-    """See `Played`.
+) -> PlanFeatures:
+    """See `PlanFeatures`.
 
     Args:
       placement: `[n]` int64, devices.
@@ -247,8 +260,8 @@ def played_on_host(
       devices: d.
       to: number of rows, including padding.
     """
-    n, whole = len(end), max(float(end.max()), 1e-30)
-    end, runtime = end / whole, graph.arrays.runtime / whole
+    n, makespan = len(end), max(float(end.max()), 1e-30)
+    end, runtime = end / makespan, graph.arrays.runtime / makespan
     start = np.maximum(end - runtime, 0)
     order = np.argsort(place)
     last, following = _host_neighbours(placement, order)
@@ -257,8 +270,8 @@ def played_on_host(
     inputs, readers = np.zeros((n, devices)), np.ones((n, devices))
     latest, tail = np.ones(n), np.zeros(n)
     begins = np.searchsorted(source, np.arange(n + 1))
-    _look(start, end, placement, source, target, inputs, readers)
-    _look_back(runtime, order, begins, target, following, latest, tail)
+    _device_times(start, end, placement, source, target, inputs, readers)
+    _latest_ends(runtime, order, begins, target, following, latest, tail)
     ready, awaited = inputs.max(1), readers.min(1)
     slack, free = latest - end, 1 - end - tail
     times = [start, end, runtime, start - idle_from, idle_until - end, start - ready]
@@ -268,7 +281,7 @@ def played_on_host(
     spans += [(ready, latest), (np.zeros(n), np.ones(n))]
     pairs = [inputs - start[:, None], readers - end[:, None]]
     pairs += _host_busy(start, end, runtime, placement, order, spans, devices)
-    return Played(_padded(times, to), _padded(pairs, to))
+    return PlanFeatures(_padded(times, to), _padded(pairs, to))
 
 
 def _padded(features: list[np.ndarray], to: int) -> Any:
@@ -317,7 +330,7 @@ def _host_busy(
 
 
 @late_entry
-def _look(
+def _device_times(
     start: np.ndarray,
     end: np.ndarray,
     placement: np.ndarray,
@@ -336,7 +349,7 @@ def _look(
 
 
 @late_entry
-def _look_back(
+def _latest_ends(
     runtime: np.ndarray,
     order: np.ndarray,
     begins: np.ndarray,

@@ -57,11 +57,11 @@ def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     a = graph.arrays
     sizes = buffer_bytes(a)
     mean_seconds = max(a.runtime.mean(), 1e-30) if a.num_ops else 1.0
-    on_way = sizes.mean() / problem.bandwidth if len(sizes) else 0.0
-    held = sizes.sum() + a.weight_bytes.sum(dtype=np.float64)
-    limit = 0.0 if problem.memory_limit is None else min(problem.memory_limit / max(held, 1.0), 10.0)
+    transfer_seconds = sizes.mean() / problem.bandwidth if len(sizes) else 0.0
+    total_bytes = sizes.sum() + a.weight_bytes.sum(dtype=np.float64)
+    limit = 0.0 if problem.memory_limit is None else min(problem.memory_limit / max(total_bytes, 1.0), 10.0)
     shared = [float(problem.transfer == model) for model in get_args(Transfer)]
-    shared += [np.log1p(problem.latency / mean_seconds), np.log1p(on_way / mean_seconds)]
+    shared += [np.log1p(problem.latency / mean_seconds), np.log1p(transfer_seconds / mean_seconds)]
     shared += [limit, float(problem.resident_weights)]
     return np.column_stack([level_features(problem.devices), np.tile(shared, (problem.devices, 1))]).astype(np.float32)
 
@@ -194,13 +194,13 @@ def instance(
     _check(graph, problem, devices, levels, fusion, fusion_levels)
     padded, n = pad(graph, to), len(graph.ops)
     if baseline is None:
-        baseline = _quick(graph, problem, fusion)
+        baseline = _quick_baseline(graph, problem, fusion)
     pipelined = problem.objective == "max_load"
     costs = padded_pipeline(graph, problem, to, devices) if pipelined else DeviceProblem.of(problem)
-    nothing = np.full(n, -1)
-    start = Choices(nothing, nothing) if start is None else start
+    no_choice = np.full(n, -1)
+    start = Choices(no_choice, no_choice) if start is None else start
     if fusion is None or start.fusion is None:
-        start = start._replace(fusion=None if fusion is None else nothing)
+        start = start._replace(fusion=None if fusion is None else no_choice)
     if fusion is not None and fusion_to is None:
         fusion_to = fusion_sizes([fusion], to)
     order = graph.arrays.topological if order is None else np.asarray(order, np.int32)
@@ -250,14 +250,14 @@ def instances(
     shared: dict[str, Any] = {"devices": devices, "levels": levels, "fusion_levels": fusion_levels}
     shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
     each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
-    each = (
+    rows = (
         instance(graph, problem, to, fusion=fusion, **shared)
         for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
     )
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
-def _quick(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
+def _quick_baseline(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
     """Seconds of a quick rule's plan."""
     if problem.objective == "max_load":
         return quick_plan(graph, problem).value
@@ -273,9 +273,9 @@ def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) 
     runs_on[:, : problem.devices] = True
     if problem.objective == "max_load":
         runtime, kinds = Pipeline.of(graph, problem).runtime, Pipeline.of(graph, problem).kinds
-        whole = np.zeros_like(runtime)
-        np.add.at(whole, graph.leaders, runtime)
-        runs_on[: len(graph.ops), : problem.devices] = np.isfinite(whole[graph.leaders])[:, kinds]
+        group_runtime = np.zeros_like(runtime)
+        np.add.at(group_runtime, graph.leaders, runtime)
+        runs_on[: len(graph.ops), : problem.devices] = np.isfinite(group_runtime[graph.leaders])[:, kinds]
     runs_on[len(graph.ops) :] = np.arange(devices) == 0
     return runs_on
 
@@ -309,7 +309,7 @@ def _check(
     if fusion is not None and fusion.graph is not graph:
         raise ProblemError(f"the fusion problem is of another graph than {graph.name!r}: it must be of this one")
     if fusion is not None and problem.objective == "max_load":
-        raise ProblemError("fusion goes with the objective makespan: under max_load kernels are not placed")
+        raise ProblemError("fusion needs the objective makespan: kernels are not placed under max_load")
 
 
 def _rows(rows: np.ndarray, count: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileParams
 from graphrl.envs.compile.reward import Outcome, outcome, possible_choices
 from graphrl.envs.compile.sends import Sends
@@ -28,30 +28,28 @@ class Observation(NamedTuple):
         str, jax.Array
     ]  # [n, o] bool; only option 0 for padding, devices of all but a group's first op, and fusion where it is illegal
     previous: dict[str, jax.Array]  # [n] int32, the last choices
-    played: Played  # features of their run
+    plan_features: PlanFeatures  # of their run
 
 
-def seen(params: CompileParams, chosen: Choices, tasks: Sequence[str], sends: Sends) -> Observation:
-    """Observation after some choices, which are simulated here. See `CompileEnv`."""
-    params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
-    return observe(params, chosen, tasks, outcome(params, possible_choices(params, chosen), sends))
-
-
-def observe(params: CompileParams, chosen: Choices, tasks: Sequence[str], came: Outcome) -> Observation:
-    """Observation after some choices with a known outcome, for a policy of the given tasks."""
-    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
-    is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
-    played = Played(*(_rows(of, mask & is_chosen) for of in came.played))
-    return shown(params, chosen, tasks, played)
-
-
-def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: Played) -> Observation:
-    """Observation after some choices with known features of their run, for a policy of the given tasks."""
+def observe(
+    params: CompileParams,
+    chosen: Choices,
+    tasks: Sequence[str],
+    features: PlanFeatures | None = None,
+    *,
+    sends: Sends = "urgent",
+) -> Observation:
+    """Observation after some choices, for a policy of the given tasks; without features of their run, the choices are
+    simulated here, with `sends` as of `CompileEnv`.
+    """
+    if features is None:
+        params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
+        features = plan_features(params, chosen, outcome(params, possible_choices(params, chosen), sends))
     n = params.order.shape[0]
     mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
     options = options_of(params, tasks)
-    may = {task: jnp.ones((1, features.shape[0]), bool) for task, features in options.items()}
-    may["placement"] = jnp.asarray(params.runs_on)
+    permitted = {task: jnp.ones((1, rows.shape[0]), bool) for task, rows in options.items()}
+    permitted["placement"] = jnp.asarray(params.runs_on)
     decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
     if params.fusion is not None:
         decides["fusion"] = mask & params.fusion.problem.legal[:n]
@@ -61,10 +59,17 @@ def shown(params: CompileParams, chosen: Choices, tasks: Sequence[str], played: 
         mask=mask,
         order=jnp.asarray(params.order),
         options=options,
-        action_mask={task: allowed(may[task], decides[task]) for task in tasks},
-        previous={task: jnp.asarray(was) for task, was in chosen.of(tasks).items()},
-        played=played,
+        action_mask={task: allowed(permitted[task], decides[task]) for task in tasks},
+        previous={task: jnp.asarray(choice) for task, choice in chosen.of(tasks).items()},
+        plan_features=features,
     )
+
+
+def plan_features(params: CompileParams, chosen: Choices, result: Outcome) -> PlanFeatures:
+    """Features of the run of some choices; 0 for padding, and everywhere before the first choice."""
+    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
+    return PlanFeatures(*(_rows(values, mask & is_chosen) for values in result.features))
 
 
 def _rows(values: jax.Array, are: jax.Array) -> jax.Array:
@@ -82,17 +87,17 @@ def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Arr
     if params.levels is not None:
         features["priority"] = params.levels
     elif "priority" in tasks:
-        raise ProblemError("the task 'priority' needs instances whose objective an order decides: max_load is none")
+        raise ProblemError("the task 'priority' needs an objective that depends on the order: max_load does not")
     if params.fusion is not None:
         features["fusion"] = params.fusion.levels
     elif "fusion" in tasks:
-        raise ProblemError("the task 'fusion' needs instances with a fusion problem, and this one has none")
+        raise ProblemError("the task 'fusion' needs an instance with a fusion problem: this one has none")
     return {task: jnp.asarray(features[task]) for task in tasks}
 
 
-def allowed(may: jax.Array, decides: jax.Array) -> jax.Array:
+def allowed(permitted: jax.Array, decides: jax.Array) -> jax.Array:
     """Allowed options of every op: `[n, o]` bool, from the options `[n, o]`, or `[1, o]` for all ops; ops that do not
     decide (`decides` `[n]`) have only the first.
     """
-    first = jnp.arange(may.shape[1], dtype=jnp.int32) == 0
-    return jnp.where(decides[:, None], may, first)
+    first = jnp.arange(permitted.shape[1], dtype=jnp.int32) == 0
+    return jnp.where(decides[:, None], permitted, first)

@@ -20,7 +20,7 @@ from jax.custom_batching import custom_vmap
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import measured
 from graphrl.costs.device.loads import PaddedPipeline
-from graphrl.envs.compile.features import DEVICE_LOADS, DEVICE_TIMES, OP_LOADS, OP_TIMES, Played, loaded, played
+from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features
 from graphrl.envs.compile.generator import Choices, CompileParams, kernels_of
 from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
 from graphrl.graphs.padding import PaddedGraph
@@ -60,24 +60,17 @@ class Outcome(NamedTuple):
 
     seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
     valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
-    played: Played  # features of its run, by op; rows of padding are arbitrary
+    features: PlanFeatures  # of its run, by op; rows of padding are arbitrary
 
 
 def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
     """Result of choices from `possible_choices`. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
-        return Outcome(*loaded(params.problem, jnp.asarray(chosen.placement)))
-    ran = run(params, chosen, sends)
-    times = played(ran.graph, ran.placement, ran.place, ran.end, params.runs_on.shape[1])
-    by_op = jax.tree.map(lambda of: jnp.zeros_like(of).at[ran.op].set(of, mode="drop"), times)
-    return Outcome(ran.makespan, ran.valid, by_op)
-
-
-def nothing_played(params: CompileParams) -> Played:
-    """Features before any run: zeros."""
-    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
-    of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
-    return Played(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
+        return Outcome(*load_features(params.problem, jnp.asarray(chosen.placement)))
+    result = run(params, chosen, sends)
+    times = schedule_features(result.graph, result.placement, result.place, result.end, params.runs_on.shape[1])
+    by_op = jax.tree.map(lambda values: jnp.zeros_like(values).at[result.op].set(values, mode="drop"), times)
+    return Outcome(result.makespan, result.valid, by_op)
 
 
 class Run(NamedTuple):
@@ -138,13 +131,15 @@ def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> 
     """Costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
-        made = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
+        candidates = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
     else:
-        made = Decisions(*lanes)
-    costs = measured(graph, made, problem)
+        candidates = Decisions(*lanes)
+    costs = measured(graph, candidates, problem)
     n, g, p = costs.end.shape
     place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
-    return _Costs(costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(of, 0, -1) for of in (costs.end, place)))
+    return _Costs(
+        costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(values, 0, -1) for values in (costs.end, place))
+    )
 
 
 @_costs_of.def_vmap
@@ -152,20 +147,20 @@ def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisi
     """Folds an axis mapped over graphs into the graphs, and one mapped over decisions alone into the candidates."""
     axis = 0 if any(jax.tree.leaves(mapped[:2])) else 1
 
-    def filled(is_mapped: bool, leaf: jax.Array) -> jax.Array:
+    def broadcast(is_mapped: bool, leaf: jax.Array) -> jax.Array:
         return leaf if is_mapped else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf)))
 
-    def folded(leaf: jax.Array) -> jax.Array:
+    def fold(leaf: jax.Array) -> jax.Array:
         leaf = jnp.moveaxis(leaf, 0, axis)
         return leaf.reshape(*leaf.shape[:axis], size * leaf.shape[axis + 1], *leaf.shape[axis + 2 :])
 
-    def unfolded(leaf: jax.Array) -> jax.Array:
-        apart = leaf.reshape(*leaf.shape[:axis], size, leaf.shape[axis] // size, *leaf.shape[axis + 1 :])
-        return jnp.moveaxis(apart, axis, 0)
+    def unfold(leaf: jax.Array) -> jax.Array:
+        split = leaf.reshape(*leaf.shape[:axis], size, leaf.shape[axis] // size, *leaf.shape[axis + 1 :])
+        return jnp.moveaxis(split, axis, 0)
 
-    decisions = jax.tree.map(lambda *pair: folded(filled(*pair)), mapped[2], decisions)
+    decisions = jax.tree.map(lambda *pair: fold(broadcast(*pair)), mapped[2], decisions)
     if axis == 0:
-        both = jax.tree.map(filled, tuple(mapped[:2]), (graph, problem))
-        graph, problem = jax.tree.map(folded, both)
-    costs = jax.tree.map(unfolded, _costs_of(graph, problem, decisions))
+        both = jax.tree.map(broadcast, tuple(mapped[:2]), (graph, problem))
+        graph, problem = jax.tree.map(fold, both)
+    costs = jax.tree.map(unfold, _costs_of(graph, problem, decisions))
     return costs, jax.tree.map(lambda _: True, costs)

@@ -1,7 +1,7 @@
 """Keys of transfers in `Compile-v0`: when each tensor is sent, given placement and priorities.
 
 `transfer_keys` sends a tensor when its most urgent reader is due. `by_rule` is the device version of
-`solvers.sending.plans`: sends follow from the order of ops, bundled under `rendezvous`.
+`solvers.transfer_rules.plans`: sends follow from the order of ops, bundled under `rendezvous`.
 """
 
 from typing import Literal, NamedTuple
@@ -21,8 +21,8 @@ Sends = Literal["urgent", "rule"]
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers follow the rule of `solvers.sending.plans`: bundled under `rendezvous`, else right
-    before the first op that waits for them; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
+    """Decisions whose transfers follow the rule of `solvers.transfer_rules.plans`: bundled under `rendezvous`, else
+    right before the first op that waits; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -78,13 +78,13 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
     is_new = (first != jnp.roll(first, 1)) | (written != jnp.roll(written, 1))
     count = jnp.cumsum((is_new.at[0].set(True) & (first < len(rank))).astype(jnp.int32))
     steps = jnp.maximum(graph.num_ops, 1) + count[-1]
-    sent = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
+    sends_before = jnp.append(jnp.zeros(1, jnp.int32), count)[jnp.searchsorted(first, rank, side="right")]
 
     def keys(place: jax.Array) -> jax.Array:
         return jnp.maximum(steps - 1 - place, 0).astype(jnp.float32) / steps.astype(jnp.float32)
 
     sends = jnp.zeros(transfers).at[index].max(keys(first + count - 1), mode="drop")
-    return keys(rank + sent), sends.reshape(devices, -1)
+    return keys(rank + sends_before), sends.reshape(devices, -1)
 
 
 def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:

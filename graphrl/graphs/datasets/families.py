@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.graphs.datasets.known_optima import (
     LOG_UNIFORM,
     Bytes,
@@ -115,8 +115,8 @@ def pipeline(num_ops: int, seed: int) -> ComputationGraph:
                 pipelined=extra,
             )
         )
-    held = sum(op.weight_bytes for op in ops)
-    machine = Machine(accelerators, 1, int(limit * held / accelerators) + 1)
+    weights_total = sum(op.weight_bytes for op in ops)
+    machine = Machine(accelerators, 1, int(limit * weights_total / accelerators) + 1)
     return ComputationGraph(f"pipeline-{num_ops}-{seed}", tuple(ops), machine=machine)
 
 
@@ -146,7 +146,7 @@ def find_family(name: str) -> Family:
       ProblemError: unknown name; the message lists the nearest ones.
     """
     if name not in FAMILIES:
-        raise ProblemError(f"unknown graph family {name!r}: {near(name, FAMILIES)}")
+        raise ProblemError(f"unknown graph family {name!r}: {suggest(name, FAMILIES)}")
     return FAMILIES[name]
 
 
@@ -155,13 +155,13 @@ def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
-            raise ProblemError(f"family {family!r} has no option {name!r}: {near(name, defaults)}")
+            raise ProblemError(f"family {family!r} has no option {name!r}: {suggest(name, defaults)}")
         default = defaults[name]
-        wanted = (int, float) if type(default) is float else type(default)
+        kind = (int, float) if type(default) is float else type(default)
         if default is not None and (
-            not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool)
+            not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool)
         ):
-            raise ProblemError(f"option {name} is {value!r}: must be of the kind of its default, {default!r}")
+            raise ProblemError(f"option {name} is {value!r}: must have the type of its default, {default!r}")
     return {**defaults, **(options or {})}
 
 

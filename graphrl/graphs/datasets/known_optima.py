@@ -46,14 +46,14 @@ Ops = int | tuple["Ops", "Ops"]
 
 Edges = list[tuple[int, int]]  # (source op, target op), a separate tensor each
 
-_MOST_BRANCHES = 4
+_MAX_BRANCHES = 4
 
 Series = tuple["Part", int, "Part"]  # the part before an op, the op, the part after it
 Part = None | Series | list["Part"]  # the ops between two terminals: empty, in series, or branches in parallel
 
 _MEAN_SECONDS = 50
-_MOST_BYTES = 100
-_MOST_INPUTS = 1000
+_MAX_BYTES = 100
+_MAX_INPUTS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Bytes:
         if not 1 <= self.least <= self.most <= 2**40:
             raise ProblemError(f"bytes are from {self.least} to {self.most}: must be from 1 to 2^40, ascending")
         if not 0 <= self.workspace <= 1:
-            raise ProblemError(f"workspace is {self.workspace}: must be a probability")
+            raise ProblemError(f"workspace is {self.workspace}: must be from 0 to 1")
 
 
 LOG_UNIFORM = Bytes()
@@ -148,7 +148,7 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
     """
     check_count("num_ops", num_ops, 2)
     if not 0 <= branching <= 1:
-        raise ProblemError(f"branching is {branching}: must be a probability")
+        raise ProblemError(f"branching is {branching}: must be from 0 to 1")
     rng = generator("series-parallel", seed, num_ops)
     inner = _draw(range(1, num_ops - 1), branching, rng)
     edges: Edges = []
@@ -188,13 +188,13 @@ def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: 
     check_count("devices", devices, 1)
     check_count("num_ops", num_ops, devices)
     check_count("window", window, 1)
-    if not 0 <= inputs <= _MOST_INPUTS:
-        raise ProblemError(f"inputs is {inputs}: must be from 0 to {_MOST_INPUTS}")
+    if not 0 <= inputs <= _MAX_INPUTS:
+        raise ProblemError(f"inputs is {inputs}: must be from 0 to {_MAX_INPUTS}")
     rng = generator("planted", seed, num_ops, devices)
     start, end, placement = _schedule(num_ops, devices, rng)
     sources, targets = _edges(start, end, inputs, window * devices, rng)
-    slack = np.where(placement[sources] == placement[targets], _MOST_BYTES, start[targets] - end[sources])
-    most = np.full(num_ops, _MOST_BYTES)
+    slack = np.where(placement[sources] == placement[targets], _MAX_BYTES, start[targets] - end[sources])
+    most = np.full(num_ops, _MAX_BYTES)
     np.minimum.at(most, sources, slack)
     num_bytes = rng.integers(0, most + 1)
     reads: list[list[str]] = [[] for _ in range(num_ops)]
@@ -316,7 +316,7 @@ def _draw(ops: range, branching: float, rng: np.random.Generator, in_branch: boo
     if not ops:
         return None
     if len(ops) > 1 and not in_branch and rng.random() < branching:
-        branches = int(rng.integers(2, min(_MOST_BRANCHES, len(ops)) + 1))
+        branches = int(rng.integers(2, min(_MAX_BRANCHES, len(ops)) + 1))
         cuts = np.sort(rng.choice(np.arange(1, len(ops)), branches - 1, replace=False)).tolist()
         return [_draw(ops[a:b], branching, rng, True) for a, b in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
     middle = int(rng.integers(len(ops)))

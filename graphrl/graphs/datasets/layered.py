@@ -65,10 +65,10 @@ class Layered:
             raise ProblemError(f"cost_per is {self.cost_per!r}: must be layer or node")
         parts = len(self.weights), len(self.means), len(self.deviations)
         if len(set(parts)) > 1 or min(self.weights, default=-1) < 0 or abs(sum(self.weights) - 1) > 1e-9:
-            raise ProblemError(f"weights are {self.weights}: must be from 0, add up to 1, and as many as the means")
+            raise ProblemError(f"weights are {self.weights}: must be at least 0, with the sum 1, one for each mean")
         if min(self.means) <= 0 or min(self.deviations) < 0:
             raise ProblemError(
-                f"means are {self.means}: must be above 0, and the deviations, {self.deviations}, from 0"
+                f"means are {self.means}: must be above 0, and the deviations, {self.deviations}, at least 0"
             )
         if self.bytes_per_cost < 1:
             raise ProblemError(f"bytes_per_cost is {self.bytes_per_cost}: must be at least 1")
@@ -153,20 +153,20 @@ def _adjacent_edges(sizes: np.ndarray, p: Layered, rng: np.random.Generator) -> 
     pair = np.repeat(np.arange(len(large)), large)  # every node of every larger layer
     begin = np.cumsum(large) - large
     place = np.arange(len(pair)) - begin[pair]
-    by_chance = np.lexsort((rng.random(len(pair)), pair))
+    shuffled = np.lexsort((rng.random(len(pair)), pair))
     rank = np.empty(len(pair), np.int64)
-    rank[by_chance] = place
+    rank[shuffled] = place
     cone = (count // large)[pair] + (rank < (count % large)[pair])
     last = small[pair] - 1
     centre = np.rint(place * last / np.maximum(1, large[pair] - 1)).astype(np.int64)
     lowest = np.clip(centre - (cone - 1) // 2, 0, last + 1 - cone)
     node = np.repeat(np.arange(len(pair)), cone)
     within = np.arange(len(node)) - (np.cumsum(cone) - cone)[node]
-    at_large, at_small, above = place[node], lowest[node] + within, pair[node]
+    in_large, in_small, above = place[node], lowest[node] + within, pair[node]
     down = spreads_down[above]
     start = np.cumsum(sizes) - sizes
-    source = start[above] + np.where(down, at_large, at_small)
-    return source, start[above + 1] + np.where(down, at_small, at_large)
+    source = start[above] + np.where(down, in_large, in_small)
+    return source, start[above + 1] + np.where(down, in_small, in_large)
 
 
 def _skip_edges(sizes: np.ndarray, edges: int, p: Layered, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +190,7 @@ def _costs(layer: np.ndarray, p: Layered, rng: np.random.Generator) -> np.ndarra
     component = rng.choice(len(p.weights), size=count, p=p.weights)
     means, deviations = np.array(p.means)[component], np.array(p.deviations)[component]
     costs = rng.normal(means, deviations)
-    while (again := np.flatnonzero(costs <= 0)).size:
-        costs[again] = rng.normal(means[again], deviations[again])
+    while (invalid := np.flatnonzero(costs <= 0)).size:
+        costs[invalid] = rng.normal(means[invalid], deviations[invalid])
     num_bytes = np.maximum(1, np.rint(p.bytes_per_cost * costs)).astype(np.int64)
     return num_bytes[layer] if p.cost_per == "layer" else num_bytes

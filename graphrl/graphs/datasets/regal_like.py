@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.graphs.datasets.seeds import check_count, generator
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
@@ -130,10 +130,10 @@ class RegalLike:
             check_count(name, getattr(self, name), 0)
         for name in ("er_probability", "ws_rewired", "sbm_within", "sbm_across", "control"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ProblemError(f"{name} is {getattr(self, name)}: must be a probability")
+                raise ProblemError(f"{name} is {getattr(self, name)}: must be from 0 to 1")
         if not (abs(self.mean) < math.inf and 0 <= self.deviation < math.inf):
             raise ProblemError(
-                f"mean is {self.mean} and deviation is {self.deviation}: must be finite, the latter from 0"
+                f"mean is {self.mean} and deviation is {self.deviation}: must be finite, and the deviation at least 0"
             )
 
 
@@ -157,7 +157,7 @@ def regal_like(
       ProblemError: unknown model, too few ops for the models, or a bad seed.
     """
     if model is not None and model not in MODELS:
-        raise ProblemError(f"unknown random graph model {model!r}: {near(model, MODELS)}")
+        raise ProblemError(f"unknown random graph model {model!r}: {suggest(model, MODELS)}")
     rng = generator("regal-like", seed)
     drawn_ops, drawn_model = int(rng.integers(parameters.least_ops, parameters.most_ops + 1)), int(rng.integers(4))
     n = drawn_ops if num_ops is None else num_ops

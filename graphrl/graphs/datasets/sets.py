@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import content, shown
+from graphrl.files import content, quote_path
 from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets import workloads, zoo
 from graphrl.graphs.datasets.families import FAMILIES, sample
@@ -52,7 +52,7 @@ def load_graph(
     graphs = generated_set(model)
     if graphs.count > 1:
         raise ProblemError(
-            f"{shown(model)} stands for {graphs.count:,} graphs, where one is needed: for example "
+            f"{quote_path(model)} names {graphs.count:,} graphs, where one is needed: for example "
             f"{graphs.kind}@{graphs.first}"
         )
     return graphs.graph(graphs.first)
@@ -140,8 +140,7 @@ def is_zoo(model: object) -> bool:
 
 def _is_generated(model: str) -> bool:
     """True if the argument looks like the name of a set of generated graphs, even a wrong one, and is not a file."""
-    looks = model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None
-    return looks and not os.path.exists(model)
+    return (model.partition(":")[0] in FAMILIES or _SET.fullmatch(model) is not None) and not os.path.exists(model)
 
 
 def model_files(model: str) -> list[str]:
@@ -154,14 +153,14 @@ def model_files(model: str) -> list[str]:
         return []
     if not os.path.isdir(model):
         return [] if _is_generated(model) else [model]
-    endings = tuple(ending for reader in FORMATS for suffix in reader.suffixes for ending in (suffix, suffix + ".gz"))
+    suffixes = tuple(suffix + packed for reader in FORMATS for suffix in reader.suffixes for packed in ("", ".gz"))
     try:
-        names = sorted(name for name in os.listdir(model) if name.endswith(endings) and name != _MANIFEST)
+        names = sorted(name for name in os.listdir(model) if name.endswith(suffixes) and name != _MANIFEST)
     except OSError as error:
-        raise GraphrlError(f"cannot read {shown(model)}: {error.strerror or error}") from None
+        raise GraphrlError(f"cannot read {quote_path(model)}: {error.strerror or error}") from None
     files = [str(Path(model) / name) for name in names if not name.startswith(".")]
     if not files:
-        raise GraphrlError(f"{shown(model)}: the folder has no graphs: their names end in {', '.join(endings)}")
+        raise GraphrlError(f"{quote_path(model)}: the folder has no graphs: their names end in {', '.join(suffixes)}")
     return files
 
 
@@ -252,12 +251,14 @@ def generated_set(name: str) -> GeneratedSet:
     family, ops, count, first = match.groups() if match else ("", None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
         examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in FAMILIES.items())
-        raise ProblemError(f"{shown(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo")
+        raise ProblemError(
+            f"{quote_path(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo"
+        )
     if count is not None and int(count) == 0:
-        raise ProblemError(f"{shown(name)} is a set of no graphs: the number after x must be at least 1")
+        raise ProblemError(f"{quote_path(name)} is an empty set: the number after x must be at least 1")
     for what, number, most in (("graphs", count, MAX_GRAPHS), ("ops", ops, MAX_OPS)):
         if number is not None and int(number) > most:
-            raise ProblemError(f"{shown(name)} has {number[:20]} {what}: must be at most {most:,}")
+            raise ProblemError(f"{quote_path(name)} has {number[:20]} {what}: must be at most {most:,}")
     return GeneratedSet(family, None if ops is None else int(ops), int(count or 1), int(first or 0))
 
 
@@ -270,6 +271,6 @@ def _is_program(model: str, limits: ReadLimits) -> bool:
     if is_zoo(model) or not os.path.exists(model):
         return is_zoo(model)
     if not os.path.isfile(model):
-        raise GraphrlError(f"{shown(model)} is no regular file: layers are read from one alone")
+        raise GraphrlError(f"{quote_path(model)} is not a regular file: layers are read from a single file")
     with content(model, max_unpacked=limits.memory) as data:
         return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"

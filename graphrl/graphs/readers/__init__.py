@@ -104,7 +104,7 @@ def read_graph(
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.
       GraphError: one line that names the file and, if known, the op, if the content is not a graph.
     """
-    source = files.shown(path)
+    source = files.quote_path(path)
     with files.content(path, max_unpacked=limits.memory) as data:
         if not len(data):
             raise GraphError(f"{source}: the file is empty: a graph has at least one op")
@@ -117,4 +117,4 @@ def read_graph(
             *(f for f in FORMATS if named.endswith(f.suffixes)),
         ):
             return reader.parse(data, source, DEFAULT_CHIP if chip is None else chip, dims or {}, limits)
-    raise GraphError(f"{source}: no graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")
+    raise GraphError(f"{source}: not a graph that graphrl can read: {', '.join(f.name for f in FORMATS)}")

@@ -95,7 +95,7 @@ class Foreign:
         require("psutil", "onnx", _NAMES[function])  # here, in the caller's thread, so that errors reach the caller
         if self._process is None:
             self._process = self._start()
-        began, done = time.monotonic(), threading.Event()
+        start, done = time.monotonic(), threading.Event()
         watch = threading.Thread(target=self._watch, args=(self._process, done), daemon=True)
         watch.start()
         try:
@@ -103,11 +103,11 @@ class Foreign:
         finally:
             done.set()
             watch.join()
-            self._seconds += time.monotonic() - began
+            self._seconds += time.monotonic() - start
         if answer is None:
-            raise GraphError(f"{_NAMES[function]} {self._excess or _death(self._process)}")
-        refused, result = answer
-        if refused:
+            raise GraphError(f"{_NAMES[function]} {self._excess or _exit_reason(self._process)}")
+        rejected, result = answer
+        if rejected:
             raise GraphError(result.decode(errors="replace"))
         return result
 
@@ -119,9 +119,9 @@ class Foreign:
 
     def _watch(self, process: subprocess.Popen[bytes], done: threading.Event) -> None:
         """Kills the process if it exceeds the limits."""
-        began = time.monotonic() - self._seconds
+        start = time.monotonic() - self._seconds
         while not done.wait(_INTERVAL):
-            if time.monotonic() - began > self.limits.seconds:
+            if time.monotonic() - start > self.limits.seconds:
                 self._excess = f"takes more than {format_seconds(self.limits.seconds)}, {_LIMITED}"
             elif _resident(process.pid) > self.limits.memory:
                 self._excess = f"needs more than {format_bytes(self.limits.memory)}, {_LIMITED}"
@@ -148,16 +148,16 @@ def _exchange(
         write_frame(process.stdin, argument)
     except BrokenPipeError:
         return None
-    refused, length = process.stdout.read(1), read_length(process.stdout)
+    rejected, length = process.stdout.read(1), read_length(process.stdout)
     if length is None:
         return None
     if length > longest:
         raise GraphError(f"{_NAMES[function]} makes {format_bytes(length)} of {format_bytes(len(argument))}: too much")
     result = process.stdout.read(length)
-    return (refused != b"\0", result) if len(result) == length else None
+    return (rejected != b"\0", result) if len(result) == length else None
 
 
-def _death(process: subprocess.Popen[bytes]) -> str:
+def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     code = process.wait()
     return f"crashes on it ({signal.Signals(-code).name})" if code < 0 else f"ends on it with exit code {code}"
 

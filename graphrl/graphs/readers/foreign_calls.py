@@ -38,14 +38,14 @@ def hlo_proto(text: bytes) -> bytes:
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
     except ImportError:
         raise ImportError("this jaxlib has no parser for HLO text: must be a serialized HloModuleProto") from None
-    with _refusals("broken HLO text"):
+    with _one_line_errors("broken HLO text"):
         return hlo_module_from_text(text.decode()).as_serialized_hlo_module_proto()
 
 
 def infer_shapes(model: bytes) -> bytes:
     """Returns a serialized ONNX model with inferred shapes added."""
     check_type, strict_mode, data_prop = False, False, True
-    with _refusals("ONNX shape inference failed"):
+    with _one_line_errors("ONNX shape inference failed"):
         return _onnx().shape_inference.infer_shapes(model, check_type, strict_mode, data_prop)
 
 
@@ -63,7 +63,7 @@ def shape_faults(model: bytes) -> bytes:
 def inline_functions(model: bytes) -> bytes:
     """Inlines the functions that a serialized ONNX model defines."""
     convert_version = False
-    with _refusals("the model's functions cannot be inlined"):
+    with _one_line_errors("the model's functions cannot be inlined"):
         return _onnx().inliner.inline_local_functions(model, convert_version)
 
 
@@ -71,7 +71,7 @@ _FUNCTIONS = {function.__name__: function for function in (hlo_proto, infer_shap
 
 
 @contextlib.contextmanager
-def _refusals(what: str) -> Any:
+def _one_line_errors(what: str) -> Any:
     try:
         yield
     except Exception as error:  # C++ code raises exceptions of any type
@@ -94,10 +94,10 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         function = _FUNCTIONS[requests.read(length).decode()]
         argument = requests.read(read_length(requests) or 0)
         try:
-            refused, result = False, function(argument)
+            rejected, result = False, function(argument)
         except Exception as error:
-            refused, result = True, str(error).encode()
-        answers.write(bytes((refused,)))
+            rejected, result = True, str(error).encode()
+        answers.write(bytes((rejected,)))
         write_frame(answers, result)
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from graphrl import files
-from graphrl.errors import GraphError, GraphrlError, near
+from graphrl.errors import GraphError, GraphrlError, suggest
 from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 from graphrl.graphs.layers import Layer
-from graphrl.units import exact_number, whole
+from graphrl.units import as_integer, parse_exact_number
 
 T = TypeVar("T")
 
@@ -49,24 +49,24 @@ def parse_json(data: bytes, source: str) -> ComputationGraph:
 
 
 def strict_json(data: bytes) -> object:
-    """Parses UTF-8 text as one JSON value without repeated keys in an object; numbers as in `exact_number`.
+    """Parses UTF-8 text as one JSON value without repeated keys in an object; numbers as in `parse_exact_number`.
 
     Raises:
       GraphError: the text is not such a value; one line.
     """
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=exact_number)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=parse_exact_number)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError:
-        raise GraphError("a text has half of a surrogate pair: no text may") from None
+        raise GraphError("a text has half of a surrogate pair: must be valid Unicode") from None
     except UnicodeDecodeError as error:
         raise GraphError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
     except json.JSONDecodeError as error:
         raise GraphError(f"broken or truncated JSON: {error}") from None
     except RecursionError:
-        raise GraphError("JSON nested too deeply: no format here has more than five levels") from None
+        raise GraphError("JSON nested too deeply: must have at most five levels") from None
     except GraphError:
         raise
     except ValueError:  # Python refuses to convert integers of more than 4300 digits
@@ -85,16 +85,16 @@ def read_strict_json(path: str | os.PathLike[str], parse: Callable[[object], T],
     try:
         return parse(strict_json(text))
     except GraphrlError as fault:
-        raise error(f"{files.shown(path)}: {fault}") from None
+        raise error(f"{files.quote_path(path)}: {fault}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        owner = f" of {_show(value['name'])}" if twice != "name" and "name" in value else ""
-        raise GraphError(f"key {_show(twice)}{owner} appears twice")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        owner = f" of {_show(value['name'])}" if duplicate != "name" and "name" in value else ""
+        raise GraphError(f"key {_show(duplicate)}{owner} appears twice")
     return value
 
 
@@ -137,7 +137,7 @@ def _check_header(top: object) -> None:
     format = top.get("format")
     if format != FORMAT:
         what = f"format is {_show(format)}" if "format" in top else 'has no "format"'
-        raise GraphError(f'{what}: a graph says "format": "{FORMAT}"')
+        raise GraphError(f'{what}: must have "format": "{FORMAT}"')
     version = top.get("version")
     if type(version) is not int or version != VERSION:
         what = f"version is {_show(version)}" if "version" in top else 'has no "version"'
@@ -155,9 +155,9 @@ def _op(entry: object, index: int) -> Op:
         inputs=_names(op, "inputs", where, "tensor names"),
         outputs=_tensors(op, "outputs", where, "output"),
         after=_names(op, "after", where, "op names"),
-        workspace_bytes=whole(op.get("workspace_bytes", 0)),
-        weight_bytes=whole(op.get("weight_bytes", 0)),
-        flops=whole(op.get("flops", 0)),
+        workspace_bytes=as_integer(op.get("workspace_bytes", 0)),
+        weight_bytes=as_integer(op.get("weight_bytes", 0)),
+        flops=as_integer(op.get("flops", 0)),
         layer=_layer(op["layer"], where) if "layer" in op else None,
         pipelined=_pipelined(op["pipelined"], where) if "pipelined" in op else None,
     )
@@ -165,19 +165,19 @@ def _op(entry: object, index: int) -> Op:
 
 def _layer(entry: object, where: str) -> Layer:
     layer = _checked(entry, f"{where}: layer", _LAYER_KEYS)
-    return Layer(**{key: whole(value) for key, value in layer.items()})
+    return Layer(**{key: as_integer(value) for key, value in layer.items()})
 
 
 def _pipelined(entry: object, where: str) -> Pipelined:
     pipelined = Pipelined(**_checked(entry, f"{where}: pipelined", _PIPELINED_KEYS))
-    return dataclasses.replace(pipelined, colocation=whole(pipelined.colocation))
+    return dataclasses.replace(pipelined, colocation=as_integer(pipelined.colocation))
 
 
 def _machine(entry: object) -> Machine:
     machine = _checked(entry, "machine", _MACHINE_KEYS)
     if "accelerators" not in machine:
         raise GraphError('machine has no "accelerators": it is needed')
-    return Machine(**{key: whole(value) for key, value in machine.items()})
+    return Machine(**{key: as_integer(value) for key, value in machine.items()})
 
 
 def _tensors(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[Tensor, ...]:
@@ -189,7 +189,7 @@ def _tensor(entry: object, where: str, what: str, index: int) -> Tensor:
     tensor = _checked(entry, place, _TENSOR_KEYS)
     name = _name(tensor, place)
     alias, reuses = (_text(tensor, key, place, "") if key in tensor else None for key in ("alias", "reuses"))
-    return Tensor(name, whole(tensor.get("bytes", 0)), alias, reuses, tensor.get("transfer_seconds"))
+    return Tensor(name, as_integer(tensor.get("bytes", 0)), alias, reuses, tensor.get("transfer_seconds"))
 
 
 def _name(owner: dict[str, Any], where: str) -> str:
@@ -207,7 +207,7 @@ def _checked(entry: object, where: str, keys: frozenset[str]) -> dict[str, Any]:
     if not entry.keys() <= keys:
         unknown = next(key for key in entry if key not in keys)
         owner = f"op {entry['name']!r}" if keys is _OP_KEYS and type(entry.get("name")) is str else where
-        raise GraphError(f"{owner}: unknown key {_show(unknown)}: {near(unknown, sorted(keys))}")
+        raise GraphError(f"{owner}: unknown key {_show(unknown)}: {suggest(unknown, sorted(keys))}")
     return entry
 
 
@@ -222,7 +222,7 @@ def _names(owner: dict[str, Any], key: str, where: str, what: str) -> tuple[str,
     names = _list(owner, key, where, what)
     for name in names:
         if type(name) is not str:
-            raise GraphError(f"{where}: {key} holds {_show(name)}: must be a list of {what}")
+            raise GraphError(f"{where}: {key} contains {_show(name)}: must be a list of {what}")
     return tuple(names)
 
 

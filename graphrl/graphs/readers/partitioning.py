@@ -17,7 +17,7 @@ import msgspec
 
 from graphrl.errors import GraphError
 from graphrl.graphs.graph import MAX_BYTES, ComputationGraph, Machine, Op, Pipelined, Tensor
-from graphrl.units import whole
+from graphrl.units import as_integer
 
 MILLISECOND = 1e-3
 SAME_COST = 1e-6  # milliseconds: tolerance between the costs of a node's edges
@@ -79,8 +79,8 @@ def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGrap
         inputs: dict[int, list[str]] = {node.id: [] for node in file.nodes}
         if len(inputs) < len(file.nodes):
             ids = [node.id for node in file.nodes]
-            twice = next(number for number in ids if ids.count(number) > 1)
-            raise GraphError(f"node {twice} appears twice: ids must be unique")
+            duplicate = next(number for number in ids if ids.count(number) > 1)
+            raise GraphError(f"node {duplicate} appears twice: ids must be unique")
         outputs = _read_edges(file.edges, inputs)
         ops = tuple([_op(node, inputs[node.id], outputs.get(node.id, _Output(0.0, 0))) for node in file.nodes])
         name = os.path.basename(source).removesuffix(".gz").removesuffix(".json")
@@ -93,8 +93,8 @@ def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGrap
 def _whole(item: Any) -> Any:
     """Converts integral numbers to integers: the item, or the values of each object in a list."""
     if not isinstance(item, list):
-        return whole(item)
-    return [{key: whole(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
+        return as_integer(item)
+    return [{key: as_integer(one) for key, one in row.items()} if isinstance(row, dict) else row for row in item]
 
 
 def _machine(file: _File) -> Machine:
@@ -126,7 +126,7 @@ def _op(node: _Node, inputs: list[str], output: _Output) -> Op:
     runtime = 0.0
     if node.supportedOnFpga:
         if node.fpgaLatency is None:
-            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is needed")
+            raise GraphError(f"node {node.id} has no 'fpgaLatency': it is required")
         try:
             runtime = msgspec.convert(node.fpgaLatency, Amount)
         except msgspec.ValidationError as error:

@@ -39,7 +39,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
         raise GraphError(f"{source}, line {number}: {len(first)} numbers: must be one, the number of tasks")
     if len(tasks) != first[0] + 2:
         raise GraphError(
-            f"{source}, line {number}: says {first[0]} tasks, but {len(tasks)} lines follow: must be "
+            f"{source}, line {number}: {first[0]} tasks, but {len(tasks)} lines follow: must be "
             f"{first[0] + 2}, a dummy entry and a dummy exit task among them"
         )
     lines: dict[int, int] = {}
@@ -50,7 +50,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
                 "predecessors and as many ids"
             )
         if task[0] in lines:
-            raise GraphError(f"{source}, line {number}: task {task[0]} stands in line {lines[task[0]]} already")
+            raise GraphError(f"{source}, line {number}: task {task[0]} is already in line {lines[task[0]]}")
         lines[task[0]] = number
     for number, task in tasks:
         for before in task[3:]:
@@ -73,8 +73,8 @@ def _numbered_lines(data: bytes, source: str) -> list[tuple[int, list[int]]]:
         words = line.split(b"#", 1)[0].split()
         for word in words:
             if not word.isdigit() or len(word) > 18:
-                shown = ascii(word[:20].decode("latin-1"))
-                raise GraphError(f"{source}, line {number}: {shown}: must be a whole number of up to 18 digits")
+                quoted = ascii(word[:20].decode("latin-1"))
+                raise GraphError(f"{source}, line {number}: {quoted}: must be a whole number of up to 18 digits")
         if words:
             numbered.append((number, [int(word) for word in words]))
     return numbered

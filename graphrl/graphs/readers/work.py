@@ -46,10 +46,10 @@ def repeated(work: Work, trips: int) -> Work:
     return work._replace(flops=trips * work.flops, runtime=trips * work.runtime)
 
 
-def dearest(works: Sequence[Work]) -> Work:
+def costliest(works: Sequence[Work]) -> Work:
     """Maximum over branches, for each figure separately; the weights of all branches are summed."""
-    most = Work(*(max(figures) for figures in zip(*works, strict=True)))
-    return most._replace(weight_bytes=sum(work.weight_bytes for work in works))
+    maximum = Work(*(max(figures) for figures in zip(*works, strict=True)))
+    return maximum._replace(weight_bytes=sum(work.weight_bytes for work in works))
 
 
 def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> int:
@@ -63,13 +63,13 @@ def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> 
 
 def peak_bytes(steps: Sequence[Step], kept: AbstractSet[Hashable]) -> int:
     """Peak bytes of the values that the steps of a body write, in their order; values in `kept` live to the end."""
-    touched = [{*step.written, *step.read} for step in steps]
-    last = {name: place for place, names in enumerate(touched) for name in names}
+    accessed = [{*step.written, *step.read} for step in steps]
+    last = {name: place for place, names in enumerate(accessed) for name in names}
     size: dict[Hashable, int] = {}
     live = peak = 0
     for place, step in enumerate(steps):
         size |= step.written
         live += sum(step.written.values())
         peak = max(peak, live + step.workspace_bytes)
-        live -= sum(size.get(name, 0) for name in touched[place] if last[name] == place and name not in kept)
+        live -= sum(size.get(name, 0) for name in accessed[place] if last[name] == place and name not in kept)
     return peak

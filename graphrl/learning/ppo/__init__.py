@@ -6,25 +6,25 @@ options have a logit so low that they are never drawn (`settings.masked` sets it
 option, as at padding, adds 0 to log-probabilities and entropies.
 
 `train` is the loop for fixed instances; `update` is one step with a batch of fresh ones, as a `Learner` needs it;
-`attempt` and `learn` are for episodes of one step. All support any number of devices, which share the instances.
+`sample_actions` and `learn` are for episodes of one step. All support any number of devices, which share the instances.
 
 Letters: t steps of a roll-out, g instances (graphs), a environments per instance.
 """
 
 from graphrl.learning.ppo.rollout import PolicyValue, play
 from graphrl.learning.ppo.settings import PpoSettings
-from graphrl.learning.ppo.update import Tried, attempt, improve, init, learn, train, tried, update
+from graphrl.learning.ppo.update import Samples, improve, init, learn, sample_actions, sample_rewards, train, update
 
 __all__ = [
     "PolicyValue",
     "PpoSettings",
-    "Tried",
-    "attempt",
+    "Samples",
     "improve",
     "init",
     "learn",
     "play",
+    "sample_actions",
+    "sample_rewards",
     "train",
-    "tried",
     "update",
 ]

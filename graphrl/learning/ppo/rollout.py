@@ -23,7 +23,7 @@ class Runner(NamedTuple):
 
     state: Any
     observation: Any
-    earned: jax.Array  # [g, a] float32, return of the episode so far
+    episode_return: jax.Array  # [g, a] float32, return of the episode so far
 
 
 class Trajectory(NamedTuple):
@@ -33,13 +33,13 @@ class Trajectory(NamedTuple):
     action: Any
     log_prob: Any  # of each choice, under the policy that sampled it
     value: jax.Array  # float32, value of the observation
-    following: jax.Array  # float32, value of the next observation; 0 if the episode terminated
+    next_value: jax.Array  # float32, value of the next observation; 0 if the episode terminated
     reward: jax.Array  # float32
     done: jax.Array  # bool, the episode ended with the step
-    earned: jax.Array  # float32, return of the episode up to and including the step
+    episode_return: jax.Array  # float32, return of the episode up to and including the step
 
 
-def begin(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
+def reset_all(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
     """Resets the environments.
 
     Args:
@@ -66,7 +66,7 @@ def rollout(
     """Runs the steps of a roll-out with sampled actions.
 
     Args:
-      env, keys, instances, settings: as for `begin`.
+      env, keys, instances, settings: as for `reset_all`.
       networks: policy and value.
       params: parameters of both, "policy" and "value".
       runner: current state of the environments.
@@ -74,15 +74,15 @@ def rollout(
 
     def act(key: jax.Array, runner: Runner, instance: Any) -> tuple[Runner, Trajectory]:
         action_key, step_key = jax.random.split(key)
-        seen = runner.observation
-        logits = networks.policy.apply(params["policy"], seen)
+        observation = runner.observation
+        logits = networks.policy.apply(params["policy"], observation)
         action = sample(action_key, logits)
         state, timestep = AutoReset(env).step(step_key, runner.state, action, instance)
-        following = networks.value.apply(params["value"], timestep.info[FINAL]) * timestep.discount
-        value, log_prob = networks.value.apply(params["value"], seen), log_probs(logits, action)
-        earned = runner.earned + timestep.reward
-        happened = Trajectory(seen, action, log_prob, value, following, timestep.reward, timestep.done, earned)
-        return Runner(state, timestep.observation, jnp.where(timestep.done, 0.0, earned)), happened
+        next_value = networks.value.apply(params["value"], timestep.info[FINAL]) * timestep.discount
+        value, log_prob = networks.value.apply(params["value"], observation), log_probs(logits, action)
+        total, done = runner.episode_return + timestep.reward, timestep.done
+        transition = Trajectory(observation, action, log_prob, value, next_value, timestep.reward, done, total)
+        return Runner(state, timestep.observation, jnp.where(done, 0.0, total)), transition
 
     def step(runner: Runner, number: jax.Array) -> tuple[Runner, Trajectory]:
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
@@ -119,15 +119,15 @@ def play(
         state, first = env.reset(reset_key, instance)
 
         def step(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
-            state, observation, earned, over = carry
+            state, observation, episode_return, over = carry
             action = likeliest(policy.apply(params, observation))
             state, timestep = env.step(key, state, action, instance)
-            earned += jnp.where(over, 0.0, timestep.reward)
-            return (state, timestep.observation, earned, over | timestep.done), None
+            episode_return += jnp.where(over, 0.0, timestep.reward)
+            return (state, timestep.observation, episode_return, over | timestep.done), None
 
-        begun = state, first.observation, jnp.float32(0), jnp.asarray(False)
-        (_, _, earned, _), _ = jax.lax.scan(step, begun, jax.random.split(play_key, steps))
-        return earned
+        carry = state, first.observation, jnp.float32(0), jnp.asarray(False)
+        (_, _, episode_return, _), _ = jax.lax.scan(step, carry, jax.random.split(play_key, steps))
+        return episode_return
 
     graphs = jax.tree.leaves(instances)[0].shape[0]
     keys = jax.random.split(key, (graphs, episodes))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.errors import ProblemError
-from graphrl.learning.learner import MOST, check_ranges
+from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.networks.base import NEVER, Network
 
 Ratio = Literal["joint", "choice"]
@@ -59,7 +59,7 @@ class PpoSettings:
         counts = ("steps", "environments", "epochs", "minibatches")
         check_ranges(
             self,
-            integers=dict.fromkeys(counts, (1, MOST)),
+            integers=dict.fromkeys(counts, (1, MAX_COUNT)),
             above_zero=("clip", "rate", "gradient_norm"),
             not_below_zero=("entropy", "value"),
             options={"ratio": Ratio},
@@ -84,7 +84,7 @@ def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
 
     def apply(params: Any, observation: Any) -> Any:
         logits = policy.apply(params, observation)
-        return jax.tree.map(lambda may, logit: jnp.where(may, logit, NEVER), mask_of(observation), logits)
+        return jax.tree.map(lambda permitted, logit: jnp.where(permitted, logit, NEVER), mask_of(observation), logits)
 
     return Network(policy.init, apply)
 
@@ -93,8 +93,8 @@ def sample(key: jax.Array, logits: Any) -> Any:
     """Samples an option for every choice."""
     leaves, structure = jax.tree.flatten(logits)
     keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.categorical(*pair).astype(jnp.int32) for pair in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
+    samples = [jax.random.categorical(*pair).astype(jnp.int32) for pair in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, samples)
 
 
 def likeliest(logits: Any) -> Any:

@@ -4,8 +4,8 @@
 batch of fresh ones, `improve` the gradient steps on a roll-out.
 
 For episodes of one step with the same initial state, all environments of an instance share one call of the networks:
-`attempt` samples actions, `learn` trains on them. GO's network takes longer than its environment, so such an update is
-nearly as fast with many environments as with one. Otherwise it is the same as `update`.
+`sample_actions` samples actions, `learn` trains on them. GO's network takes longer than its environment, so such an
+update is nearly as fast with many environments as with one. Otherwise it is the same as `update`.
 
 Advantages distinguish terminated from truncated episodes. All functions except `train` receive one device's share of
 the instances, see `learning.learner`.
@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from graphrl.envs.base import Environment
 from graphrl.learning import learner
 from graphrl.learning.learner import LearnerState, Metrics
-from graphrl.learning.ppo.rollout import PolicyValue, Runner, Trajectory, begin, rollout
+from graphrl.learning.ppo.rollout import PolicyValue, Runner, Trajectory, reset_all, rollout
 from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, sample, total
 from graphrl.mesh import AXIS, check_shares, make_mesh, most_that_share
 
@@ -83,7 +83,7 @@ def _begin(
 ) -> Training:
     def one(key: jax.Array, instances: Any) -> Training:
         reset_key, init_key = jax.random.split(key)
-        runner = begin(env, learner.keys(reset_key, jax.tree.leaves(instances)[0].shape[0]), instances, settings)
+        runner = reset_all(env, learner.keys(reset_key, jax.tree.leaves(instances)[0].shape[0]), instances, settings)
         first = jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)
         return Training(init(settings, networks, init_key, first), runner)
 
@@ -108,8 +108,8 @@ def _train(
         def one(training: Training, key: jax.Array) -> tuple[Training, Metrics]:
             play_key, learn_key = jax.random.split(key)
             params, keys = training.learner.params, learner.keys(play_key, graphs)
-            runner, happened = rollout(env, networks, params, training.runner, keys, instances, settings)
-            state, metrics = improve(settings, networks, training.learner, learner.keys(learn_key, graphs), happened)
+            runner, trajectory = rollout(env, networks, params, training.runner, keys, instances, settings)
+            state, metrics = improve(settings, networks, training.learner, learner.keys(learn_key, graphs), trajectory)
             return Training(state, runner), metrics
 
         return jax.lax.scan(one, training, jax.random.split(key, updates))
@@ -149,7 +149,7 @@ def update(
     """A roll-out from new episodes and the gradient steps on it; see `Learner` and `improve`."""
     begin_key, play_key, learn_key = jax.random.split(key, 3)
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    runner = begin(env, learner.keys(begin_key, graphs), instances, settings)
+    runner = reset_all(env, learner.keys(begin_key, graphs), instances, settings)
     keys = learner.keys(play_key, graphs)
     _, trajectory = rollout(env, networks, state.params, runner, keys, instances, settings)
     return improve(settings, networks, state, learner.keys(learn_key, graphs), trajectory)
@@ -176,19 +176,19 @@ def improve(
     target = advantage + trajectory.value
     if settings.normalised:
         advantage = normalised(advantage)
-    steps = _Tried(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
+    steps = _LossInputs(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
     rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), steps)
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
-        chosen = _taken(rows, places)
-        single = _Tried(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
+        chosen = _gather(rows, places)
+        single = _LossInputs(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
         return jax.vmap(jax.vmap(functools.partial(_terms, settings, networks, params)))(single)
 
-    state, means = _descended(settings, state, keys, terms)
-    return state, _earnings(trajectory) | means
+    state, means = _optimise(settings, state, keys, terms)
+    return state, _return_metrics(trajectory) | means
 
 
-class Tried(NamedTuple):
+class Samples(NamedTuple):
     """Rewards of a sampled actions for each of g instances."""
 
     observation: Any  # [g, ...]
@@ -198,14 +198,14 @@ class Tried(NamedTuple):
     reward: jax.Array  # [g, a] float32
 
 
-def attempt(
+def sample_actions(
     settings: PpoSettings,
     env: Environment[Any, Any, Any],
     networks: PolicyValue,
     params: dict[str, Any],
     keys: jax.Array,
     instances: Any,
-) -> Tried:
+) -> Samples:
     """Samples actions, each as the first step of its own episode.
 
     Args:
@@ -216,38 +216,38 @@ def attempt(
       instances: `[g, ...]` each.
     """
 
-    def one(key: jax.Array, instance: Any) -> Tried:
+    def one(key: jax.Array, instance: Any) -> Samples:
         reset_key, action_key, step_key = jax.random.split(key, 3)
         state, first = env.reset(reset_key, instance)
 
-        def earned(action: Any) -> jax.Array:
+        def reward_of(action: Any) -> jax.Array:
             return env.step(step_key, state, action, instance)[1].reward
 
-        return tried(settings, networks, params, action_key, first.observation, earned)
+        return sample_rewards(settings, networks, params, action_key, first.observation, reward_of)
 
     return jax.vmap(one)(keys, instances)
 
 
-def tried(
+def sample_rewards(
     settings: PpoSettings,
     networks: PolicyValue,
     params: dict[str, Any],
     key: jax.Array,
     observation: Any,
-    earned: Callable[[Any], jax.Array],
-) -> Tried:
-    """Samples actions for one instance and evaluates them; results lack the axis g. `earned` returns an action's
+    reward_of: Callable[[Any], jax.Array],
+) -> Samples:
+    """Samples actions for one instance and evaluates them; results lack the axis g. `reward_of` returns an action's
     reward, `[]` float32.
     """
     logits = networks.policy.apply(params["policy"], observation)
     action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
     log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
     value = networks.value.apply(params["value"], observation)
-    return Tried(observation, action, log_prob, value, jax.vmap(earned)(action))
+    return Samples(observation, action, log_prob, value, jax.vmap(reward_of)(action))
 
 
 def learn(
-    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Tried
+    settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Samples
 ) -> tuple[LearnerState, Metrics]:
     """Epochs of gradient steps on the sampled actions; the metrics are those of `improve`, without "return" and
     "ended". `keys` `[g]` shuffle the actions.
@@ -262,11 +262,11 @@ def learn(
         advantage = normalised(advantage[None])[0]
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
-        chosen = _taken((actions.action, actions.log_prob, advantage, actions.reward), places)
-        rows = _Tried(actions.observation, *chosen)
+        chosen = _gather((actions.action, actions.log_prob, advantage, actions.reward), places)
+        rows = _LossInputs(actions.observation, *chosen)
         return jax.vmap(functools.partial(_terms, settings, networks, params))(rows)
 
-    state, means = _descended(settings, state, keys, terms)
+    state, means = _optimise(settings, state, keys, terms)
     return state, means | {"reward": learner.mean(actions.reward)}
 
 
@@ -276,14 +276,14 @@ def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Arr
     A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). At the end of an episode A_(t+1)
     is 0. V(s_(t+1)) is 0 if the episode terminated; if it was truncated, it is the value of its last state.
     """
-    surprise = trajectory.reward + discount * trajectory.following - trajectory.value
-    kept = discount * trace * (1 - trajectory.done.astype(jnp.float32))
+    delta = trajectory.reward + discount * trajectory.next_value - trajectory.value
+    decay = discount * trace * (1 - trajectory.done.astype(jnp.float32))
 
     def back(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         now = step[0] + step[1] * later
         return now, now
 
-    return jax.lax.scan(back, jnp.zeros_like(surprise[0]), (surprise, kept), reverse=True)[1]
+    return jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
 
 
 def normalised(advantage: jax.Array) -> jax.Array:
@@ -293,7 +293,7 @@ def normalised(advantage: jax.Array) -> jax.Array:
     return centred / jnp.maximum(deviation, 1e-6)
 
 
-class _Tried(NamedTuple):
+class _LossInputs(NamedTuple):
     """Inputs of the loss for one observation and its actions `[a, ...]`; batches have additional leading axes."""
 
     observation: Any
@@ -303,12 +303,12 @@ class _Tried(NamedTuple):
     target: jax.Array  # [a], regression target of the value
 
 
-def _taken(rows: Any, places: jax.Array) -> Any:
+def _gather(rows: Any, places: jax.Array) -> Any:
     """From rows `[g, b, ...]`, selects those of each instance at its places `[g, k]`."""
     return jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
 
 
-def _descended(
+def _optimise(
     settings: PpoSettings,
     state: LearnerState,
     keys: jax.Array,
@@ -335,18 +335,18 @@ def _descended(
     return state, means
 
 
-def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], tried: _Tried) -> Metrics:
+def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], samples: _LossInputs) -> Metrics:
     """Terms of the loss for one observation: means over its actions, `[]` each."""
-    logits = networks.policy.apply(params["policy"], tried.observation)
+    logits = networks.policy.apply(params["policy"], samples.observation)
 
     def of_action(action: Any, log_prob: Any, advantage: jax.Array) -> Metrics:
-        moved = jax.tree.map(jnp.subtract, log_probs(logits, action), log_prob)
+        log_ratio = jax.tree.map(jnp.subtract, log_probs(logits, action), log_prob)
         if settings.ratio == "joint":
-            moved = total(moved)
-        return {"gain": clipped_gain(settings.clip, moved, advantage), **movement(settings.clip, moved)}
+            log_ratio = total(log_ratio)
+        return {"gain": clipped_gain(settings.clip, log_ratio, advantage), **ratio_metrics(settings.clip, log_ratio)}
 
-    of_actions = jax.vmap(of_action)(tried.action, tried.log_prob, tried.advantage)
-    error = jnp.square(networks.value.apply(params["value"], tried.observation) - tried.target).mean()
+    of_actions = jax.vmap(of_action)(samples.action, samples.log_prob, samples.advantage)
+    error = jnp.square(networks.value.apply(params["value"], samples.observation) - samples.target).mean()
     means = {name: values.mean() for name, values in of_actions.items()}
     return means | {"value_error": error, "entropy": entropy(logits)}
 
@@ -363,27 +363,27 @@ def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
     return places.reshape(-1, *places.shape[2:])
 
 
-def clipped_gain(clip: float, moved: Any, advantage: jax.Array) -> jax.Array:
-    """The clipped surrogate (their equation 7), summed over ratios, given their logarithms `moved`."""
+def clipped_gain(clip: float, log_ratio: Any, advantage: jax.Array) -> jax.Array:
+    """The clipped surrogate (their equation 7), summed over ratios, given their logarithms `log_ratio`."""
 
     def one(log_ratio: jax.Array) -> jax.Array:
         ratio = jnp.exp(log_ratio)
         return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
-    return total(jax.tree.map(one, moved))
+    return total(jax.tree.map(one, log_ratio))
 
 
-def movement(clip: float, moved: Any) -> dict[str, jax.Array]:
+def ratio_metrics(clip: float, log_ratio: Any) -> dict[str, jax.Array]:
     """Fraction of clipped ratios, and divergence of the policies, from the logarithms of the ratios."""
-    outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(moved)]
-    divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, moved))
+    outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(log_ratio)]
+    divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, log_ratio))
     ratios = sum(leaf.size for leaf in outside)
     return {"clipped": total(outside) / ratios, "divergence": jax.lax.stop_gradient(divergence)}
 
 
-def _earnings(trajectory: Trajectory) -> Metrics:
+def _return_metrics(trajectory: Trajectory) -> Metrics:
     done = trajectory.done.astype(jnp.float32)
-    ended, returns = learner.mean(done), learner.mean(done * trajectory.earned)
+    ended, returns = learner.mean(done), learner.mean(done * trajectory.episode_return)
     return {"reward": learner.mean(trajectory.reward), "return": returns / jnp.maximum(ended, 1e-9), "ended": ended}
 
 

@@ -13,11 +13,11 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import rings
 
-LEAST = 100  # clusters at the start of a search
-MOVES = 20.0  # of each cluster at least, before a search forms more clusters
+MIN_CLUSTERS = 100  # clusters at the start of a search
+MOVES_PER_CLUSTER = 20.0  # of each cluster at least, before a search forms more clusters
 LEVELS = 8  # times that clusters are formed
-HEAVIEST = 3.0  # run time of a cluster at most, in multiples of the mean
-LEAST_OPS, DENSE = 500, 20  # with fewer ops, or more uses per op (no separable parts), a graph needs no clusters
+MAX_RUNTIME = 3.0  # run time of a cluster at most, in multiples of the mean
+MIN_OPS, MAX_USES = 500, 20  # with fewer ops, or more uses per op (no separable parts), a graph needs no clusters
 
 
 class Clusters:
@@ -29,25 +29,25 @@ class Clusters:
         order = np.argsort(-seconds, kind="stable")
         self._source, self._target = a.producer[uses][order].astype(np.int64), a.use_op[order].astype(np.int64)
         self._leaders, self._runtime = graph.leaders, np.bincount(graph.leaders, a.runtime, len(graph.ops))
-        self._own, self._total = graph.mates, float(a.runtime.sum())
+        self._colocated, self._total = graph.next_colocated, float(a.runtime.sum())
 
     def of(self, placement: np.ndarray, count: int) -> np.ndarray:
         """The cluster of each op, `[n]` int64, named by one of its ops; about `count` clusters, or more if some may not
         join. All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
         """
         cluster = self._leaders.copy()
-        most = HEAVIEST * self._total / count
-        _join(self._source, self._target, placement.astype(np.int64), cluster, self._runtime.copy(), most, count)
+        max_runtime = MAX_RUNTIME * self._total / count
+        _join(self._source, self._target, placement.astype(np.int64), cluster, self._runtime.copy(), max_runtime, count)
         return cluster
 
-    def mates(self, placement: np.ndarray, count: int) -> np.ndarray:
-        """The next op of each op's cluster, in the form of `ComputationGraph.mates`; the graph's own mates if there are
+    def next_members(self, placement: np.ndarray, count: int) -> np.ndarray:
+        """The next op of each op's cluster, in the form of `ComputationGraph.next_colocated`; that itself if there are
         fewer than two ops for each cluster.
         """
-        return self._own if 2 * count > len(self._own) else rings(self.of(placement, count))
+        return self._colocated if 2 * count > len(self._colocated) else rings(self.of(placement, count))
 
 
-def clustered(graph: ComputationGraph, problem: Problem) -> Clusters | None:
+def make_clusters(graph: ComputationGraph, problem: Problem) -> Clusters | None:
     """Clusters of a graph that a search should move in clusters, see `moves_clusters`, else None."""
     return Clusters(graph, problem) if moves_clusters(graph, problem) else None
 
@@ -56,22 +56,22 @@ def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
     """True if `anneal-schedule` should move clusters for a makespan. The gain is large under `rendezvous`, where two
     devices wait for each other at each transfer, and none elsewhere.
     """
-    takes = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
-    return takes and has_parts(graph)
+    suits = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
+    return suits and has_parts(graph)
 
 
 def has_parts(graph: ComputationGraph) -> bool:
     """True if a graph is large, and not so dense that it has no separable parts."""
     n = len(graph.ops)
-    return n >= LEAST_OPS and len(graph.arrays.use_op) <= DENSE * n
+    return n >= MIN_OPS and len(graph.arrays.use_op) <= MAX_USES * n
 
 
 def count_at(level: int, moves: float, ops: int) -> int:
     """Target number of clusters at a level, 0 to `LEVELS` - 1, of a search with a given number of moves. It grows by a
     constant factor from level to level.
     """
-    most = min(max(moves / MOVES, LEAST), float(ops))
-    return int(LEAST * (most / LEAST) ** (level / (LEVELS - 1)))
+    last = min(max(moves / MOVES_PER_CLUSTER, MIN_CLUSTERS), float(ops))
+    return int(MIN_CLUSTERS * (last / MIN_CLUSTERS) ** (level / (LEVELS - 1)))
 
 
 @late_entry
@@ -81,7 +81,7 @@ def _join(
     device: np.ndarray,
     cluster: np.ndarray,
     runtime: np.ndarray,
-    most: float,
+    max_runtime: float,
     count: int,
 ) -> None:
     """Joins groups along the dependencies `[m]`, one after the other.
@@ -89,13 +89,13 @@ def _join(
     Args:
       cluster: `[n]`, of each op the first of its group; the result is written here.
       runtime: `[n]` float64, seconds of each group; overwritten.
-      most: seconds of a cluster.
+      max_runtime: seconds of a cluster.
     """
-    left = 0
+    remaining = 0
     for op in range(len(cluster)):
-        left += cluster[op] == op
+        remaining += cluster[op] == op
     for use in range(len(source)):
-        if left <= count:
+        if remaining <= count:
             break
         one, other = source[use], target[use]
         if device[one] != device[other]:
@@ -106,10 +106,10 @@ def _join(
         while cluster[other] != other:
             cluster[other] = cluster[cluster[other]]
             other = cluster[other]
-        if one != other and runtime[one] + runtime[other] <= most:
+        if one != other and runtime[one] + runtime[other] <= max_runtime:
             cluster[other] = one
             runtime[one] += runtime[other]
-            left -= 1
+            remaining -= 1
     for op in range(len(cluster)):
         first = cluster[op]
         while cluster[first] != first:

@@ -7,7 +7,7 @@ temperatures that fall over a share of the budget), and `run` drives them until 
   anneal             anneal/orders.py                  anneal/orders.py: `_move`
   anneal-list        anneal/lists.py                   anneal/lists.py: `anneal`
   anneal-load        anneal/loads.py                   anneal/loads.py: `_draw`
-  anneal-ops         sending/solver.py                 sending/search.py: `anneal`
+  anneal-ops         transfer_rules/solver.py          transfer_rules/search.py: `anneal`
   anneal-schedule    schedules/solver.py               schedules/moves.py: `draw`, its shares in `solver.MIX`
   anneal of maps     maps/anneal.py                    maps/anneal.py: `_change`
 
@@ -61,7 +61,7 @@ class Pace(NamedTuple):
 class Annealing(abc.ABC, Generic[C]):
     """Chains of one search, and their moves.
 
-    Subclasses define `walk` and `value`; with several chains also `energy` and `follow`; with clusters also `mates`.
+    Subclasses define `walk` and `value`; with several chains also `energy` and `follow`; with clusters also `move_ops`.
 
     Attributes:
       search: budget, clock and progress of the run.
@@ -98,8 +98,8 @@ class Annealing(abc.ABC, Generic[C]):
         """Copies another chain's state into a chain, which keeps its own best."""
         raise NotImplementedError
 
-    def mates(self, chain: C) -> Any:
-        """A writable view of the ops of a chain with clusters, with fields `device` and `mate`."""
+    def move_ops(self, chain: C) -> Any:
+        """A writable view of the ops of a chain with clusters, with fields `device` and `next_member`."""
         raise NotImplementedError
 
     def after(self, share: float) -> None:
@@ -119,11 +119,11 @@ class Annealing(abc.ABC, Generic[C]):
             each = map if len(self.chains) == 1 else pool.map
             for counts, begin, end in self._pieces(steps):
                 self._coarsen(begin)
-                made = sum(each(self.walk, self.chains, counts, itertools.repeat(begin), itertools.repeat(end)))
-                self.evaluations += made
+                evaluations = sum(each(self.walk, self.chains, counts, itertools.repeat(begin), itertools.repeat(end)))
+                self.evaluations += evaluations
                 self.after(end)
                 self.search.report(self.evaluations, self.value())
-                if made == 0 or self.done():  # 0: there are no moves
+                if evaluations == 0 or self.done():  # 0: there are no moves
                     return
                 if len(self.chains) > 1 and int(end * self.pace.exchanges) > exchanged:
                     exchanged = int(end * self.pace.exchanges)
@@ -136,8 +136,8 @@ class Annealing(abc.ABC, Generic[C]):
         if self.clusters is not None and level > self.level:
             self.level = level
             for chain in self.chains:
-                ops = self.mates(chain)
-                ops["mate"] = self.clusters.mates(ops["device"], count_at(level, self.expected, len(ops)))
+                ops = self.move_ops(chain)
+                ops["next_member"] = self.clusters.next_members(ops["device"], count_at(level, self.expected, len(ops)))
 
     def _pieces(self, steps: int | None) -> Iterator[tuple[list[int], float, float]]:
         """Yields steps of each chain, and the shares of the run before and after them."""
@@ -155,33 +155,33 @@ class Annealing(abc.ABC, Generic[C]):
             low, high = total * piece // pieces, total * (piece + 1) // pieces
             left = self._left()
             fitting = high - low if left is None else min(high - low, left)
-            if high > low and (fitting <= 0 or self.search.over(self.evaluations)):
+            if high > low and (fitting <= 0 or self.search.is_spent(self.evaluations)):
                 return
             if high > low:
                 end = (piece + fitting / (high - low)) / pieces
-                yield _dealt(low + fitting, count, low), piece / pieces, end
+                yield _split_steps(low + fitting, count, low), piece / pieces, end
 
     def _timed_pieces(self) -> Iterator[tuple[list[int], float, float]]:
         """`_pieces` for a budget in seconds; the run takes the seconds that are left now."""
         search, pace, count = self.search, self.pace, len(self.chains)
         assert self.budget.seconds is not None
-        begun, total = search.seconds, self._left()
-        whole = self.budget.seconds - begun
+        start, total = search.seconds, self._left()
+        whole = self.budget.seconds - start
         whole = max(whole - self.reserve, whole / 2)
-        done, share, rate = 0, 0.0, 0.0  # steps of all chains, the share of the run, and steps of a chain in a second
-        while search.seconds - begun < whole and not search.over(self.evaluations) and (total is None or done < total):
-            began, before = time.perf_counter(), self.evaluations
-            seconds = min(pace.seconds, max(0.0, whole - (search.seconds - begun)))
+        done, share, rate, end = 0, 0.0, 0.0, start + whole  # steps, share of the run, steps of a chain in a second
+        while search.seconds < end and not search.is_spent(self.evaluations) and (total is None or done < total):
+            piece_start, before = time.perf_counter(), self.evaluations
+            seconds = min(pace.seconds, max(0.0, whole - (search.seconds - start)))
             steps = max(1, int(rate * seconds) if rate else pace.first) * count
             step = seconds / whole if rate else 0.0
             if total is not None:
                 steps = min(steps, total - done)
                 step = max(step, steps / total)
-            yield _dealt(steps, count), share, min(1.0, share + step)
-            made = (self.evaluations - before) // pace.evaluations
-            done += made
-            rate = made / count / max(time.perf_counter() - began, 1e-6)
-            share = min(1.0, max((search.seconds - begun) / whole, 0.0 if total is None else done / total))
+            yield _split_steps(steps, count), share, min(1.0, share + step)
+            piece_steps = (self.evaluations - before) // pace.evaluations
+            done += piece_steps
+            rate = piece_steps / count / max(time.perf_counter() - piece_start, 1e-6)
+            share = min(1.0, max((search.seconds - start) / whole, 0.0 if total is None else done / total))
             self.expected = rate * whole if total is None else min(rate * whole, total / count)
 
     def _left(self) -> int | None:
@@ -190,21 +190,21 @@ class Annealing(abc.ABC, Generic[C]):
         return None if limit is None else (limit - self.evaluations) // self.pace.evaluations
 
 
-def cooled(hot: float, cold: float, share: float) -> float:
+def temperature_at(hot: float, cold: float, share: float) -> float:
     """The temperature after a share of the run: it falls geometrically."""
     return hot * (cold / hot) ** share
 
 
-def _dealt(high: int, count: int, low: int = 0) -> list[int]:
+def _split_steps(high: int, count: int, low: int = 0) -> list[int]:
     """Deals the numbers from low to high - 1 to `count` chains in turn; returns how many each gets."""
     return [(high + count - 1 - i) // count - (low + count - 1 - i) // count for i in range(count)]
 
 
-def copied(parts: T) -> T:
+def copy_arrays(parts: T) -> T:
     """A named tuple with copies of its arrays."""
     make = type(parts)._make  # type: ignore[attr-defined]
     return cast(
-        T, make(copied(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
+        T, make(copy_arrays(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)
     )
 
 

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import announced, beside, entry, integer, part
+from graphrl.compiled import announced, background_compile, entry, integer, part
 from graphrl.compiled.structures import below, pop, push, uniform
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.portfolio import SECONDS_ROUNDING
-from graphrl.solvers.rules.plan_builder import placed
+from graphrl.solvers.rules.plan_builder import place_all
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
 from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.solver import solver
@@ -36,7 +36,7 @@ NAME = "anneal-list"
 HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
 FIRST = 100  # lists for each op in the first round; each round has twice as many as the last
 CHUNK = 200_000  # ops that are scheduled between two checks of the clock
-NEAR = 4  # distance of two swapped ops, at most, in half of all moves; else any two are swapped
+MAX_DISTANCE = 4  # distance of two swapped ops, at most, in half of all moves; else any two are swapped
 
 OP = np.dtype(
     [
@@ -60,8 +60,8 @@ class Lists(NamedTuple):
     best: np.ndarray  # [n] uint32, the ops by their places in the best list
     ready: np.ndarray  # [n] float64, when the last of an op's predecessors that have run ends, seconds
     waiting: np.ndarray  # [n] uint32, heap by `ready` of ops whose predecessors have run but not all ended
-    able: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
-    played: np.ndarray  # [n] uint32, ops as they started
+    available: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
+    started: np.ndarray  # [n] uint32, ops as they started
     free: np.ndarray  # [d] float64, seconds
     score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is evaluated; makespan of the best
     rng: np.ndarray  # [1] uint64
@@ -80,14 +80,14 @@ def prepare_with_lists() -> None:
         anneal(lists(ComputationGraph("one", (Op("a"),)), 2, np.random.SeedSequence(0)), 1, 1.0, 1.0, 0.0)
 
 
-def prepared_beside() -> AbstractContextManager[None]:
+def prepared_in_background() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return background_compile(anneal, NAME, prepare_with_lists)
 
 
 @solver(
     NAME,
-    "free transfers: annealing of a list, whose ops run as soon as a device is free",
+    "free transfers: annealing of the priority list of a list schedule",
     objectives=("makespan",),
     prepare=prepare_with_lists,
 )
@@ -103,15 +103,15 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
       ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
         range.
     """
-    if not takes(task.problem):
-        what = "must be the objective makespan, under free, without a memory limit"
-        raise ProblemError(f"the problem of {NAME!r} {what}")
+    if not supports(task.problem):
+        what = "the objective makespan with free transfers and no memory limit"
+        raise ProblemError(f"method {NAME!r} requires {what}")
     if not 0 < cold <= hot < math.inf:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
     search = _Lists(task, hot, cold)
     length = FIRST * len(task.graph.ops)
     search.run(length)
-    while not search.done() and not task.over(search.evaluations):
+    while not search.done() and not task.is_spent(search.evaluations):
         length *= 2
         search.restart()
         search.run(length)
@@ -142,7 +142,7 @@ class _Lists(Annealing[Lists]):
 
     def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
         """Evaluates lists between two shares of a round."""
-        hot, cold = (cooled(self._hot, self._cold, share) for share in (begin, end))
+        hot, cold = (temperature_at(self._hot, self._cold, share) for share in (begin, end))
         return anneal(chain, steps, hot, cold, self._bound)
 
     def value(self) -> float:
@@ -154,7 +154,7 @@ class _Lists(Annealing[Lists]):
         return self.value() <= self._bound * (1 + SECONDS_ROUNDING)
 
 
-def takes(problem: Problem) -> bool:
+def supports(problem: Problem) -> bool:
     """True if the search supports a problem."""
     return (problem.objective, problem.transfer, problem.memory_limit) == ("makespan", "free", None)
 
@@ -168,7 +168,7 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
     ops["awaits"][:-1] = np.bincount(target, minlength=n)
     ops["after"][1:] = np.cumsum(np.bincount(source, minlength=n))
     listed = np.argsort(-(a.tail + a.runtime), kind="stable").astype(np.uint32)
-    waiting, able, played = np.zeros((3, n), np.uint32)
+    waiting, available, started = np.zeros((3, n), np.uint32)
     return Lists(
         ops=ops,
         rows=target.astype(np.uint32),
@@ -177,8 +177,8 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
         best=listed.copy(),
         ready=np.zeros(n),
         waiting=waiting,
-        able=able,
-        played=played,
+        available=available,
+        started=started,
         free=np.zeros(devices),
         score=np.full(2, np.inf),
         rng=seed.generate_state(1, np.uint64),
@@ -190,7 +190,7 @@ def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float
     best = Lists(*(part.copy() for part in search))
     best.restart(search.best)
     anneal(best, 1, 1.0, 1.0, bound)
-    return placed(builder(graph, problem), best.played.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
+    return place_all(builder(graph, problem), best.started.astype(np.int64), best.ops["device"][:-1].astype(np.int64))
 
 
 @entry
@@ -204,29 +204,29 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
       hot, cold: temperature of the first move, and after the last one, seconds: it falls geometrically.
       bound: of the makespan, seconds.
     """
-    n, made = len(s.listed), integer(0)
+    n, evaluated = len(s.listed), integer(0)
     cooling, temperature = (cold / hot) ** (1.0 / max(1, moves)), hot
     if s.score[0] == np.inf:
         for place in range(n):
             s.place[s.listed[place]] = place
-        s.score[0] = _play(s, bound, np.inf)
-        made += 1
-    while made < moves and n > 1 and s.score[1] > bound:
-        made += 1
+        s.score[0] = _schedule(s, bound, np.inf)
+        evaluated += 1
+    while evaluated < moves and n > 1 and s.score[1] > bound:
+        evaluated += 1
         one = below(s.rng, n)
         if uniform(s.rng) < 0.5:
-            other = (one + 1 + below(s.rng, min(NEAR, n - 1))) % n
+            other = (one + 1 + below(s.rng, min(MAX_DISTANCE, n - 1))) % n
         else:
             other = (one + 1 + below(s.rng, n - 1)) % n
         _swap(s, one, other)
         limit = s.score[0] - temperature * np.log(uniform(s.rng))
-        energy = _play(s, bound, limit)
+        energy = _schedule(s, bound, limit)
         if energy <= limit:
             s.score[0] = energy
         else:
             _swap(s, one, other)
         temperature *= cooling
-    return made
+    return evaluated
 
 
 @part
@@ -237,49 +237,49 @@ def _swap(s: Lists, one: int, other: int) -> None:
 
 
 @part
-def _play(s: Lists, bound: float, limit: float) -> float:
+def _schedule(s: Lists, bound: float, limit: float) -> float:
     """The energy of the list, or a value above the limit; keeps the list if its makespan is the least so far.
 
     Device seconds beyond the bound are the seconds that devices wait before it, less the wait that the bound allows.
     """
     ops, ready, free, d = s.ops, s.ready, s.free, len(s.free)
     n = len(s.listed)
-    waits = able = integer(0)
-    may_wait = d * bound
+    num_waiting = available = integer(0)
+    allowed_idle = d * bound
     for op in range(n):
         ops[op].left, ready[op] = ops[op].awaits, 0.0
-        may_wait -= ops[op].runtime
+        allowed_idle -= ops[op].runtime
         if ops[op].awaits == 0:
-            able = push(s.able, s.place, able, op)
+            available = push(s.available, s.place, available, op)
     free[:] = 0.0
-    done, waited = 0, 0.0
+    done, idle = 0, 0.0
     while done < n:
         device = 0
         for other in range(1, d):
             if free[other] < free[device]:
                 device = other
         now = free[device]
-        while waits > 0 and ready[s.waiting[0]] <= now:
-            able = push(s.able, s.place, able, integer(s.waiting[0]))
-            waits = pop(s.waiting, ready, waits)
-        if able == 0:
-            soon = ready[s.waiting[0]]
-            waited += max(0.0, min(soon, bound) - now)
-            if waited - may_wait > limit:
+        while num_waiting > 0 and ready[s.waiting[0]] <= now:
+            available = push(s.available, s.place, available, integer(s.waiting[0]))
+            num_waiting = pop(s.waiting, ready, num_waiting)
+        if available == 0:
+            next_ready = ready[s.waiting[0]]
+            idle += max(0.0, min(next_ready, bound) - now)
+            if idle - allowed_idle > limit:
                 return np.inf
-            free[device] = soon
+            free[device] = next_ready
             continue
-        op = integer(s.able[0])
-        able = pop(s.able, s.place, able)
+        op = integer(s.available[0])
+        available = pop(s.available, s.place, available)
         end = now + ops[op].runtime
-        free[device], ops[op].device, s.played[done] = end, device, op
+        free[device], ops[op].device, s.started[done] = end, device, op
         done += 1
         for row in range(ops[op].after, ops[op + 1].after):
             after = integer(s.rows[row])
             ops[after].left -= 1
             ready[after] = max(ready[after], end)
             if ops[after].left == 0:
-                waits = push(s.waiting, ready, waits, after)
+                num_waiting = push(s.waiting, ready, num_waiting, after)
     energy = makespan = 0.0
     for device in range(d):
         energy += max(0.0, free[device] - bound)

@@ -17,7 +17,7 @@ from graphrl.costs.problem import ACCELERATOR, Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import equal_placement
@@ -26,11 +26,11 @@ from graphrl.solvers.solver import solver
 HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
 ROUNDS = 5
 PACE = Pace(steps=10_000, pieces=100)
-NEAR, ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, swap of two
-MOST = 64  # groups that move together at most, in the rest of the moves
+TO_NEIGHBOUR, TO_ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, swap of two
+MAX_GROUPS = 64  # groups that move together at most, in the rest of the moves
 SMOOTH = 4.0  # weight of the loads' norm of order 8 in the energy: many placements have the same largest load
 PENALTY = 4.0  # cost of an excess of the whole limit, in mean loads at the least run times
-TRIES = 8  # draws of a neighbour on another device, before any device is drawn
+MAX_TRIES = 8  # draws of a neighbour on another device, before any device is drawn
 ROUNDING = 1e-12  # relative, of sums that are added in another order
 
 
@@ -49,11 +49,11 @@ class Chain(NamedTuple):
     readers: np.ndarray  # [m, d] int64, groups on a device that read a net
     spread: np.ndarray  # [m] int64, devices with readers
     load: np.ndarray  # [d] float64, seconds
-    held: np.ndarray  # [d] float64, bytes
+    weights: np.ndarray  # [d] float64, bytes
     best: np.ndarray  # [b] int64, device
     rank: np.ndarray  # [2] float64, of the best: excess and largest load
     moved: np.ndarray  # [MOST, 2] int64, groups of the move and their old devices
-    seen: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
+    last_draw: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
     rng: np.ndarray  # [1] uint64
     limits: np.ndarray  # [2] float64, bytes of an accelerator, and the penalty for a byte of excess
 
@@ -88,13 +88,13 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
       ProblemError: an option is out of range, or an op can run nowhere.
     """
     if not 0 < cold <= hot < math.inf:
-        raise ProblemError(f"hot is {hot!r} and cold {cold!r}: must be numbers above 0, cold the lower one")
+        raise ProblemError(f"hot is {hot} and cold is {cold}: must be numbers above 0, and cold at most hot")
     if type(rounds) is not int or rounds < 1:
         raise ProblemError(f"rounds is {rounds!r}: must be an integer of at least 1")
     if hint is None:
         first = placed_plan(task, equal_placement(Blocks.of_graph(task.graph, task.problem)), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
     search = _Loads(task, first, rounds, hot * first.value, cold * first.value)
     task.best = search.plan
@@ -115,13 +115,13 @@ class _Loads(Annealing[Chain]):
     def plan(self) -> Plan:
         """The best plan so far."""
         plan = placed_plan(self._task, self.chains[0].best[self._groups.of], evaluations=self.evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes moves between two shares of the budget, in the round of the first share."""
         part = self._rounds * begin % 1.0
         shares = part, min(1.0, part + self._rounds * (end - begin))
-        anneal(chain, steps, *(cooled(self._hot, self._cold, share) for share in shares))
+        anneal(chain, steps, *(temperature_at(self._hot, self._cold, share) for share in shares))
         return steps
 
     def value(self) -> float:
@@ -142,7 +142,7 @@ def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> C
         runtime=groups.runtime,
         weight=groups.weight.astype(np.float64),
         nets_start=np.cumsum([0, *map(len, incidence)]),
-        nets=np.array([net for some in incidence for net in some], np.int64),
+        nets=np.array([net for row in incidence for net in row], np.int64),
         ends_start=np.cumsum([0, *map(len, groups.ends)]),
         ends=np.array([group for ends in groups.ends for group in ends], np.int64),
         seconds=groups.seconds,
@@ -151,11 +151,11 @@ def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> C
         readers=np.zeros((nets, devices), np.int64),
         spread=np.zeros(nets, np.int64),
         load=np.zeros(devices),
-        held=np.zeros(devices),
+        weights=np.zeros(devices),
         best=device.copy(),
         rank=np.full(2, np.inf),
-        moved=np.zeros((MOST, 2), np.int64),
-        seen=np.zeros(count + 1, np.int64),
+        moved=np.zeros((MAX_GROUPS, 2), np.int64),
+        last_draw=np.zeros(count + 1, np.int64),
         rng=seed.generate_state(1, np.uint64),
         limits=np.array([limit, PENALTY * lowest / limit]),
     )
@@ -178,9 +178,9 @@ def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
         if count == 0:
             continue
         largest, excess = largest_load(c), largest_excess(c)
-        new = energy_of(c, largest, excess)
-        if new <= energy - temperature * np.log(uniform(c.rng)):
-            energy = new
+        new_energy = energy_of(c, largest, excess)
+        if new_energy <= energy - temperature * np.log(uniform(c.rng)):
+            energy = new_energy
             _keep_best(c, largest, excess)
             continue
         for i in range(count - 1, -1, -1):
@@ -200,35 +200,35 @@ def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
     energy = energy_of(c, largest, excess)
     for row in range(len(changes)):
         group, to = changes[row]
-        was = c.device[group]
-        if to == was or not np.isfinite(c.runtime[group, c.kinds[to]]):
+        home = c.device[group]
+        if to == home or not np.isfinite(c.runtime[group, c.kinds[to]]):
             continue
         shift(c, group, to)
-        then, over = largest_load(c), largest_excess(c)
-        new = energy_of(c, then, over)
-        if new < energy * (1 - ROUNDING) and then <= largest * (1 + ROUNDING) and over <= excess:
-            energy, largest, excess = new, then, over
+        new_largest, new_excess = largest_load(c), largest_excess(c)
+        new_energy = energy_of(c, new_largest, new_excess)
+        if new_energy < energy * (1 - ROUNDING) and new_largest <= largest * (1 + ROUNDING) and new_excess <= excess:
+            energy, largest, excess = new_energy, new_largest, new_excess
         else:
-            shift(c, group, was)
+            shift(c, group, home)
     c.rank[0], c.rank[1] = excess, largest
     for group in range(len(energies)):
-        was = c.device[group]
+        home = c.device[group]
         for to in range(len(c.load)):
             energies[group, to] = np.inf
             if np.isfinite(c.runtime[group, c.kinds[to]]):
                 shift(c, group, to)
                 energies[group, to] = energy_of(c, largest_load(c), largest_excess(c))
-                shift(c, group, was)
+                shift(c, group, home)
 
 
 @part
 def recount(c: Chain) -> None:
     """Recomputes the loads, as sums drift."""
     for device in range(len(c.load)):
-        c.load[device] = c.held[device] = 0.0
+        c.load[device] = c.weights[device] = 0.0
     for group in range(len(c.device)):
         c.load[c.device[group]] += c.runtime[group, c.kinds[c.device[group]]]
-        c.held[c.device[group]] += c.weight[group]
+        c.weights[c.device[group]] += c.weight[group]
     for net in range(len(c.seconds)):
         c.spread[net] = 0
         home = c.device[c.ends[c.ends_start[net]]]
@@ -239,12 +239,12 @@ def recount(c: Chain) -> None:
             c.spread[net] += c.readers[net, device] == 0
             c.readers[net, device] += 1
         for device in range(len(c.load)):
-            if _pays(c, net, home, device):
+            if _charged(c, net, home, device):
                 c.load[device] += c.seconds[net]
 
 
 @part
-def _pays(c: Chain, net: int, home: int, device: int) -> bool:
+def _charged(c: Chain, net: int, home: int, device: int) -> bool:
     """True if a device sends or receives a net whose producer is on the device `home`."""
     if c.kinds[device] != ACCELERATOR:
         return False
@@ -255,29 +255,30 @@ def _pays(c: Chain, net: int, home: int, device: int) -> bool:
 @part
 def shift(c: Chain, group: int, to: int) -> None:
     """Moves a group to another device."""
-    was = c.device[group]
+    old = c.device[group]
     c.device[group] = to
-    c.load[was] -= c.runtime[group, c.kinds[was]]
+    c.load[old] -= c.runtime[group, c.kinds[old]]
     c.load[to] += c.runtime[group, c.kinds[to]]
-    c.held[was] -= c.weight[group]
-    c.held[to] += c.weight[group]
+    c.weights[old] -= c.weight[group]
+    c.weights[to] += c.weight[group]
     for i in range(c.nets_start[group], c.nets_start[group + 1]):
         net = c.nets[i]
         producer, seconds = c.ends[c.ends_start[net]], c.seconds[net]
         if producer == group:
-            c.load[was] += seconds * (integer(_pays(c, net, to, was)) - integer(_pays(c, net, was, was)))
-            c.load[to] += seconds * (integer(_pays(c, net, to, to)) - integer(_pays(c, net, was, to)))
+            c.load[old] += seconds * (integer(_charged(c, net, to, old)) - integer(_charged(c, net, old, old)))
+            c.load[to] += seconds * (integer(_charged(c, net, to, to)) - integer(_charged(c, net, old, to)))
             continue
         home = c.device[producer]
-        before = integer(_pays(c, net, home, was)), integer(_pays(c, net, home, to)), integer(_pays(c, net, home, home))
-        c.readers[net, was] -= 1
-        c.spread[net] -= c.readers[net, was] == 0
+        at_old, at_to = integer(_charged(c, net, home, old)), integer(_charged(c, net, home, to))
+        at_home = integer(_charged(c, net, home, home))
+        c.readers[net, old] -= 1
+        c.spread[net] -= c.readers[net, old] == 0
         c.spread[net] += c.readers[net, to] == 0
         c.readers[net, to] += 1
-        c.load[was] += seconds * (integer(_pays(c, net, home, was)) - before[0])
-        c.load[to] += seconds * (integer(_pays(c, net, home, to)) - before[1])
-        if home != was and home != to:
-            c.load[home] += seconds * (integer(_pays(c, net, home, home)) - before[2])
+        c.load[old] += seconds * (integer(_charged(c, net, home, old)) - at_old)
+        c.load[to] += seconds * (integer(_charged(c, net, home, to)) - at_to)
+        if home != old and home != to:
+            c.load[home] += seconds * (integer(_charged(c, net, home, home)) - at_home)
 
 
 @part
@@ -293,7 +294,7 @@ def largest_excess(c: Chain) -> float:
     excess = 0.0
     for device in range(len(c.load)):
         if c.kinds[device] == ACCELERATOR:
-            excess = max(excess, c.held[device] - c.limits[0])
+            excess = max(excess, c.weights[device] - c.limits[0])
     return excess
 
 
@@ -328,7 +329,7 @@ def _neighbour(c: Chain, group: int) -> int:
 
 
 @part
-def _take(c: Chain, count: int, group: int, to: int) -> int:
+def _shift_in_move(c: Chain, count: int, group: int, to: int) -> int:
     """Shifts a group as a part of the move; returns the number of groups in the move."""
     if c.device[group] == to or not np.isfinite(c.runtime[group, c.kinds[to]]):
         return count
@@ -341,15 +342,15 @@ def _take(c: Chain, count: int, group: int, to: int) -> int:
 def _draw(c: Chain) -> int:
     """Draws and makes a move; returns its number of groups."""
     u, group = uniform(c.rng), below(c.rng, len(c.device))
-    if u < NEAR:
-        return _take(c, 0, group, c.device[_neighbour(c, group)])
-    if u < ANY:
-        return _take(c, 0, group, below(c.rng, len(c.load)))
+    if u < TO_NEIGHBOUR:
+        return _shift_in_move(c, 0, group, c.device[_neighbour(c, group)])
+    if u < TO_ANY:
+        return _shift_in_move(c, 0, group, below(c.rng, len(c.load)))
     if u < SWAP:
         other = below(c.rng, len(c.device))
-        was = c.device[group]
-        count = _take(c, 0, group, c.device[other])
-        return _take(c, count, other, was) if count else count
+        old = c.device[group]
+        count = _shift_in_move(c, 0, group, c.device[other])
+        return _shift_in_move(c, count, other, old) if count else count
     return _draw_cluster(c, group)
 
 
@@ -358,7 +359,7 @@ def _draw_cluster(c: Chain, group: int) -> int:
     """Moves connected groups of one device to the device of one of their neighbours or to any; returns their number."""
     here, size = c.device[group], 2 << below(c.rng, 6)
     to = here
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         to = c.device[_neighbour(c, group)]
         if to != here:
             break
@@ -366,15 +367,15 @@ def _draw_cluster(c: Chain, group: int) -> int:
         to = below(c.rng, len(c.load))
     if to == here:
         return 0
-    c.seen[-1] += 1
-    number, count = c.seen[-1], integer(0)
-    for _ in range(2 * min(size, MOST)):
-        if c.device[group] == here and c.seen[group] != number:
-            c.seen[group] = number
-            count = _take(c, count, group, to)
-            if count == min(size, MOST):
+    c.last_draw[-1] += 1
+    number, count = c.last_draw[-1], integer(0)
+    for _ in range(2 * min(size, MAX_GROUPS)):
+        if c.device[group] == here and c.last_draw[group] != number:
+            c.last_draw[group] = number
+            count = _shift_in_move(c, count, group, to)
+            if count == min(size, MAX_GROUPS):
                 break
         other = _neighbour(c, group)
-        if c.device[other] == here or c.seen[other] == number:
+        if c.device[other] == here or c.last_draw[other] == number:
             group = other
     return count

@@ -14,7 +14,7 @@ excess, and single random places.) One sweep over the window computes the energi
 Slice sampling draws the place (Neal 2003). It preserves exp(-E / temperature) and needs no powers: a limit above the
 current energy is drawn as for Metropolis' rule, and then one of the places that stay below it.
 
-`WeighedBuffers` stores the buffers that moves count, computed once for a graph. A buffer that an op always takes over
+`MoveBuffers` stores the buffers that moves count, computed once for a graph. A buffer that an op always takes over
 (`reuses`, where the op is the source's only user) is one buffer with its source. Where taking over depends on the
 order, the moves count the output as allocated, and the exact costs of the finished plan decide.
 """
@@ -31,7 +31,7 @@ from graphrl.compiled.structures import below, uniform
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import Drawing
@@ -50,10 +50,10 @@ SPREAD = 4.0  # of the start temperatures between the hottest and the coldest ch
 WIDTH = 128  # places of a window
 BAND = 0.15  # distance below the best peak where the energy starts to count, as a part of it
 FOCUS = 0.75  # share of windows where the memory is near its peak; the others are anywhere
-# Rows are parts of `Weighed.rows`; they end at the start of the next record's row.
+# Rows are parts of `MoveGraph.rows`; they end at the start of the next record's row.
 OP = np.dtype(
     [
-        ("held", np.float64),  # bytes that the op allocates and leaves behind
+        ("kept", np.float64),  # bytes that the op allocates and leaves behind
         ("needed", np.float64),  # bytes in addition to live memory that it needs while it runs
         ("before", np.int64),  # row of predecessors
         ("after", np.int64),  # row of successors
@@ -64,7 +64,7 @@ OP = np.dtype(
 BUFFER = np.dtype([("size", np.float64), ("users", np.int64)], align=True)  # bytes, row of ops
 
 
-@solver("anneal", "simulated annealing over orders, several chains from the orders of quick rules", one_device=True)
+@solver("anneal", "simulated annealing over orders, several chains that start from quick rules", one_device=True)
 def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> Plan:
     """Simulated annealing over orders. An evaluation is one move of one chain, over all its places. Compiling does not
     count.
@@ -78,10 +78,10 @@ def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> 
     """
     if not 1 <= chains <= MAX_CHAINS:
         raise ProblemError(f"chains is {chains}: must be from 1 to {MAX_CHAINS:,}")
-    with task.uncounted():
+    with task.paused_clock():
         prepare()
-    most = task.budget.evaluations
-    search = _Orders(task, chains if most is None else max(1, min(chains, most // STEPS)), starts)
+    limit = task.budget.evaluations
+    search = _Orders(task, chains if limit is None else max(1, min(chains, limit // STEPS)), starts)
     search.run()
     return search.plan()
 
@@ -90,8 +90,8 @@ def solve(task: Task, *, chains: int = 8, starts: Sequence[np.ndarray] = ()) -> 
 def prepare() -> None:
     """Compiles annealing, or loads it, once per process."""
     flow = Flow(ComputationGraph("one", (Op("a"),)))
-    buffers = WeighedBuffers(flow)
-    (chain,) = load(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
+    buffers = MoveBuffers(flow)
+    (chain,) = start_chains(np.zeros((1, 1), np.int64), Profile(buffers), np.random.SeedSequence(0).spawn(1))
     with announced(anneal, "anneal"):
         anneal(chain, buffers.arrays(flow), 0, STEPS, 1.0, 1.0)
 
@@ -106,7 +106,7 @@ class Chain(NamedTuple):
     best_order: np.ndarray  # [n] int64, that of least peak at the end of a window
     best: np.ndarray  # [1] float64, bytes, its peak
     rng: np.ndarray  # [1] uint64
-    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_weigh`
+    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_energies`
     energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less the part that all places share
 
 
@@ -114,21 +114,21 @@ class _Orders(Annealing[tuple[Chain, float]]):
     """The chains of one graph, each with its first temperature, and the best order so far by exact peaks."""
 
     def __init__(self, task: Task, chains: int, starts: Sequence[np.ndarray]) -> None:
-        self._task, most = task, task.budget.evaluations
+        self._task, limit = task, task.budget.evaluations
         flow = Flow(task.graph)
         self._usage = Usage(flow)
         orders = start_orders(flow, self._usage, chains, task.seed, starts)
         self._best, self._peak = orders[0], math.inf
         self._keep(orders)
         task.best = self.plan
-        buffers = WeighedBuffers(flow)
-        self._weighed = buffers.arrays(flow)
+        buffers = MoveBuffers(flow)
+        self._graph = buffers.arrays(flow)
         coarse = math.sqrt(float(np.mean(buffers.size**2))) / max(1.0, self._peak) if len(buffers.size) else 0.0
         hot = START * max(1.0, coarse / FINE)
-        ladder = hot * SPREAD ** (np.linspace(-0.5, 0.5, chains) if chains > 1 else np.zeros(1))
-        loaded = load(orders, Profile(buffers), np.random.SeedSequence(task.seed).spawn(chains))
-        pace = PACE._replace(evaluations=STEPS if most is None else min(STEPS, most))
-        super().__init__(task, list(zip(loaded, ladder.tolist(), strict=True)), pace)
+        temperatures = hot * SPREAD ** (np.linspace(-0.5, 0.5, chains) if chains > 1 else np.zeros(1))
+        states = start_chains(orders, Profile(buffers), np.random.SeedSequence(task.seed).spawn(chains))
+        pace = PACE._replace(evaluations=STEPS if limit is None else min(STEPS, limit))
+        super().__init__(task, list(zip(states, temperatures.tolist(), strict=True)), pace)
 
     def plan(self) -> Plan:
         """The best plan so far."""
@@ -137,8 +137,8 @@ class _Orders(Annealing[tuple[Chain, float]]):
     def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
         """Makes the moves of some windows of a chain."""
         state, hot = chain
-        temperatures = (cooled(hot, hot / COOLING, share) for share in (begin, end))
-        anneal(state, self._weighed, steps, self.pace.evaluations, *temperatures)
+        temperatures = (temperature_at(hot, hot / COOLING, share) for share in (begin, end))
+        anneal(state, self._graph, steps, self.pace.evaluations, *temperatures)
         return steps * self.pace.evaluations
 
     def value(self) -> float:
@@ -159,7 +159,7 @@ class _Orders(Annealing[tuple[Chain, float]]):
             self._best, self._peak = orders[peaks.argmin()].copy(), float(peaks.min())
 
 
-class Weighed(NamedTuple):
+class MoveGraph(NamedTuple):
     """A graph of n ops and b buffers, in the form that moves read."""
 
     ops: np.ndarray  # [n + 1] OP
@@ -167,7 +167,7 @@ class Weighed(NamedTuple):
     rows: np.ndarray  # int64
 
 
-class WeighedBuffers:
+class MoveBuffers:
     """The buffers that moves count.
 
     Attributes:
@@ -205,7 +205,7 @@ class WeighedBuffers:
         self.size, self.pinned = np.array(sizes, np.float64), np.array(pinned, bool)
         self.workspace = flow.graph.arrays.workspace_bytes
 
-    def arrays(self, flow: Flow) -> Weighed:
+    def arrays(self, flow: Flow) -> MoveGraph:
         """The arrays that compiled moves read."""
         n = flow.num_ops
         reads: list[list[int]] = [[] for _ in range(n)]
@@ -214,7 +214,7 @@ class WeighedBuffers:
         np.add.at(ops["needed"], self.writer, self.size)
         for buffer, users in enumerate(self.users):
             if users or self.pinned[buffer]:
-                ops["held"][self.writer[buffer]] += self.size[buffer]
+                ops["kept"][self.writer[buffer]] += self.size[buffer]
             if self.size[buffer] and not self.pinned[buffer]:
                 for user in users:
                     reads[user].append(buffer)
@@ -227,18 +227,18 @@ class WeighedBuffers:
         ):
             records[field] = len(rows) + _begins(lists)
             rows += [entry for row in lists for entry in row]
-        return Weighed(ops, buffers, np.array(rows, np.int64))
+        return MoveGraph(ops, buffers, np.array(rows, np.int64))
 
 
 class Profile:
     """The memory along orders, in bytes, as annealing counts it."""
 
-    def __init__(self, buffers: WeighedBuffers) -> None:
+    def __init__(self, buffers: MoveBuffers) -> None:
         self._needed = buffers.workspace.astype(np.float64)  # [n]
         np.add.at(self._needed, buffers.writer, buffers.size)
-        lasting = [b for b, users in enumerate(buffers.users) if users or buffers.pinned[b]]
-        self._writer, self._size = np.array(buffers.writer, np.int64)[lasting], buffers.size[lasting]
-        freed = [b for b in lasting if not buffers.pinned[b]]
+        kept = [b for b, users in enumerate(buffers.users) if users or buffers.pinned[b]]
+        self._writer, self._size = np.array(buffers.writer, np.int64)[kept], buffers.size[kept]
+        freed = [b for b in kept if not buffers.pinned[b]]
         self._users = np.array([user for b in freed for user in buffers.users[b]], np.int64)
         self._first = np.cumsum([0, *(len(buffers.users[b]) for b in freed)])[:-1]
         self._freed = buffers.size[freed]
@@ -256,7 +256,7 @@ class Profile:
         return live[:n] + self._needed[order], live
 
 
-def load(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSequence]) -> list[Chain]:
+def start_chains(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSequence]) -> list[Chain]:
     """Chains that start from the orders `[c, n]`."""
     chains = []
     for order, seed in zip(orders, seeds, strict=True):
@@ -270,7 +270,7 @@ def load(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSeq
 
 
 @entry
-def anneal(c: Chain, w: Weighed, windows: int, steps: int, hot: float, cold: float) -> None:
+def anneal(c: Chain, w: MoveGraph, windows: int, steps: int, hot: float, cold: float) -> None:
     """Makes the moves of some windows, while the temperature falls geometrically.
 
     Args:
@@ -343,7 +343,7 @@ def _excess(num_bytes: float, floor: float, inverse: float) -> float:
 @part
 def _move(
     c: Chain,
-    w: Weighed,
+    w: MoveGraph,
     x: int,
     start: int,
     stop: int,
@@ -361,21 +361,21 @@ def _move(
         high = min(high, place[rows[e]] - 1)
     if low >= high:
         return total
-    _weigh(c, w, x, low, high, floor, inverse)
+    _energies(c, w, x, low, high, floor, inverse)
     outside = max(0.0, total - energy[here - low])
     limit = np.sqrt(np.sqrt(total)) - temperature * np.log(uniform(c.rng))
     limit = limit * limit * limit * limit - outside
     allowed = 0
     for g in range(high - low + 1):
         allowed += energy[g] <= limit
-    which = below(c.rng, allowed) if allowed else 0
+    choice = below(c.rng, allowed) if allowed else 0
     there = here
     for g in range(high - low + 1):
         if energy[g] <= limit:
-            if which == 0:
+            if choice == 0:
                 there = low + g
                 break
-            which -= 1
+            choice -= 1
     if there != here:
         _shift(c, w, x, there, low)
     return max(0.0, outside + energy[there - low])
@@ -393,7 +393,7 @@ def _keep_best(c: Chain) -> None:
 
 
 @part
-def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inverse: float) -> None:
+def _energies(c: Chain, w: MoveGraph, x: int, low: int, high: int, floor: float, inverse: float) -> None:
     """Computes the energies of op x at places `low` to `high`, and the gains: by how much the memory at the place of
     another op, from `low` to `high` + 1, is larger if x ran before it. A gain is x's outputs, less the inputs that it
     freed.
@@ -403,7 +403,7 @@ def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inve
     here, size = place[x], high - low + 1
     for k in range(size + 1):
         gain[k] = 0.0
-    gain[0] = ops[x].held
+    gain[0] = ops[x].kept
     for e in range(ops[x].reads, ops[x + 1].reads):
         buffer = rows[e]
         last = low - 1  # place of the last other op that uses it
@@ -423,17 +423,17 @@ def _weigh(c: Chain, w: Weighed, x: int, low: int, high: int, floor: float, inve
     needed, earlier = ops[x].needed, 0.0
     for g in range(size):
         k = g if low + g < here else g + 1  # the op that x goes before
-        ran = 0.0 if low + k <= here else gain[k]  # part of the current memory there that is due to x
-        own = before[low + k] - ran + needed
-        energy[g] = earlier + later + _excess(own, floor, inverse)
+        from_x = 0.0 if low + k <= here else gain[k]  # part of the current memory there that is due to x
+        while_x = before[low + k] - from_x + needed
+        energy[g] = earlier + later + _excess(while_x, floor, inverse)
         if g + 1 < size:
-            least = during[low + k] - ran
-            later -= _excess(least + gain[k], floor, inverse)
-            earlier += _excess(least, floor, inverse)
+            without_x = during[low + k] - from_x
+            later -= _excess(without_x + gain[k], floor, inverse)
+            earlier += _excess(without_x, floor, inverse)
 
 
 @part
-def _shift(c: Chain, w: Weighed, x: int, there: int, low: int) -> None:
+def _shift(c: Chain, w: MoveGraph, x: int, there: int, low: int) -> None:
     """Moves op x to place `there`; the gains are those from place `low` on."""
     order, place, during, before, gain = c.order, c.place, c.during, c.before, c.gain
     here = place[x]

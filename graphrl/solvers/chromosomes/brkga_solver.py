@@ -126,17 +126,17 @@ def search_population(
     unit = float(np.asarray(padded.byte_unit if task.problem.objective == "peak_memory" else padded.second_unit)[0])
     done, steps = 0, 1
     while True:
-        began = time.perf_counter()
+        chunk_start = time.perf_counter()
         state = advance(state, steps, task.share(done, total))
         genes, value = best(state)
         done += steps
         task.best = functools.partial(_plan, task, padded.sizes, np.asarray(genes), done * evaluations)
-        task.report(done * evaluations, objective(float(value), task.problem) * unit, at_once=True)
+        task.report(done * evaluations, objective(float(value), task.problem) * unit, force=True)
         now = time.perf_counter()
         if done == total or now >= task.end:
             return task.best()
         # the first call compiles, so its time is not that of a step
-        fitting = 1 if done == 1 else max(1, int(min(_CHUNK_SECONDS, task.end - now) * steps / (now - began)))
+        fitting = 1 if done == 1 else max(1, int(min(_CHUNK_SECONDS, task.end - now) * steps / (now - chunk_start)))
         steps = fitting if total is None else min(fitting, total - done)
 
 
@@ -216,7 +216,7 @@ class _State(NamedTuple):
     key: jax.Array
 
 
-@solver("random", "independent uniform placements and keys, the best of them")
+@solver("random", "the best of independent uniform placements and keys")
 def solve_random(task: Task) -> Plan:
     """Draws whole steps of 80 samples within the budget (fewer only if the budget is smaller)."""
     padded = jax.tree.map(jnp.asarray, pad_batch([task.graph]))

@@ -56,7 +56,7 @@ def room_to_improve(
         the limits do not ascend by a generation, or `shorter` is not in [0, 1).
     """
     if len(seeds) != len(graphs) or not graphs:
-        raise ProblemError(f"{len(graphs)} graphs and {len(seeds)} seeds: must be as many, at least one")
+        raise ProblemError(f"{len(graphs)} graphs and {len(seeds)} seeds: must be equally many, at least one")
     if low < parameters.offspring or parameters.generations(low) >= parameters.generations(high):
         raise ProblemError(
             f"limits of {low} and {high} evaluations: the low one must be at least a generation of "

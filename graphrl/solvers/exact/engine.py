@@ -149,7 +149,7 @@ def minimise(
         raise status[0]
     cp_model = or_tools()
     if status[0] in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
-        raise RuntimeError("cp-sat: the model refuses a plan that is known: a fault of graphrl")
+        raise RuntimeError("cp-sat: the model rejects a known plan: a bug in graphrl")
     while waiting:
         take(waiting.pop(0))
     if status[0] == cp_model.UNKNOWN:
@@ -188,8 +188,8 @@ class Quanta:
         count = sum(value > 0 for value in seconds)
         if sum(whole) // numerator <= (4 * COARSE * count if coarse else MAX_EXACT) and sum(whole) < 2**53:
             return cls(tuple(value // numerator for value in whole), numerator, denominator, True)
-        wanted = count * (COARSE if coarse else FINE)
-        exponent = math.frexp(total)[1] - 1 - (wanted - 1).bit_length()  # a quantum is 2^exponent
+        target = count * (COARSE if coarse else FINE)
+        exponent = math.frexp(total)[1] - 1 - (target - 1).bit_length()  # a quantum is 2^exponent
         numerator, shift = 2 ** max(exponent, 0), max(-exponent, 0)
         lengths = tuple((above << shift) // (below * numerator) for above, below in ratios)
         return cls(lengths, numerator, 2**shift, False)
@@ -215,9 +215,7 @@ def byte_unit(sizes: Sequence[int]) -> int:
     """
     unit = math.gcd(*sizes) or 1
     if sum(sizes) // unit > MAX_UNITS:
-        raise ProblemError(
-            f"method 'cp-sat' counts up to 2^50 units of {unit} bytes: the graph's bytes are more in all"
-        )
+        raise ProblemError(f"method 'cp-sat' counts up to 2^50 units of {unit} bytes: the graph has more")
     return unit
 
 

@@ -27,8 +27,8 @@ def load_model(
     """
     model = Model()
     on, device = _places(model, groups, device)
-    held = _held(groups, device)
-    _limit(model, groups, on, max(groups.limit, float(held)))
+    total = _max_bytes(groups, device)
+    _limit(model, groups, on, max(groups.limit, float(total)))
     loads, known = _loads(model, groups, on, device, quanta)
     largest = model.integer(low, max(known), max(known))
     for load in loads:
@@ -36,19 +36,19 @@ def load_model(
     return _built(model, largest, on, graph, problem, groups)
 
 
-def room_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
+def memory_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
     """Minimises the bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
     model = Model()
     on, device = _places(model, groups, device)
     unit = byte_unit(groups.weight.tolist())
-    high = _held(groups, device) // unit
+    high = _max_bytes(groups, device) // unit
     fullest = model.integer(min(high, int(groups.limit) // unit), high, high)
     for number in range(groups.accelerators):
         model.cp.add(sum(int(w) // unit * on[g][number] for g, w in enumerate(groups.weight) if w) <= fullest)
     return _built(model, fullest, on, graph, problem, groups)
 
 
-def _held(groups: Groups, device: np.ndarray) -> int:
+def _max_bytes(groups: Groups, device: np.ndarray) -> int:
     return int(np.bincount(device, groups.weight, minlength=len(groups.kinds))[: groups.accelerators].max(initial=0))
 
 
@@ -68,8 +68,8 @@ def _places(model: Model, groups: Groups, device: np.ndarray) -> tuple[list[list
     on: list[list[Literal]] = [[] for _ in device]
     for place, group in enumerate(order.tolist()):
         for number in range(len(groups.kinds)):
-            may = groups.can_run(group, number) and number - first[number] <= place
-            on[group].append(model.boolean(bool(device[group] == number)) if may else ~model.true)
+            allowed = groups.can_run(group, number) and number - first[number] <= place
+            on[group].append(model.boolean(bool(device[group] == number)) if allowed else ~model.true)
         model.cp.add_exactly_one(on[group])
     return on, device
 
@@ -79,8 +79,8 @@ def _limit(model: Model, groups: Groups, on: list[list[Literal]], limit: float) 
         return
     unit = byte_unit(groups.weight.tolist())
     for number in range(groups.accelerators):
-        held = sum(int(weight) // unit * on[group][number] for group, weight in enumerate(groups.weight) if weight)
-        model.cp.add(held <= int(limit) // unit)
+        total = sum(int(weight) // unit * on[group][number] for group, weight in enumerate(groups.weight) if weight)
+        model.cp.add(total <= int(limit) // unit)
 
 
 def _loads(
@@ -98,11 +98,11 @@ def _loads(
             if seconds := quanta.lengths[2 * count + net]:
                 literals = [on[group][number] for group in ends]
                 here = sum(map(model.holds, literals))
-                pays = model.boolean(0 < here < len(ends))
+                charged = model.boolean(0 < here < len(ends))
                 for literal in literals[1:]:
-                    model.cp.add_bool_or([pays, ~literals[0], literal])
-                    model.cp.add_bool_or([pays, literals[0], ~literal])
-                load += seconds * pays
+                    model.cp.add_bool_or([charged, ~literals[0], literal])
+                    model.cp.add_bool_or([charged, literals[0], ~literal])
+                load += seconds * charged
                 value += seconds * (0 < here < len(ends))
         loads.append(load)
         known.append(value)

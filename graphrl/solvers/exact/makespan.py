@@ -28,7 +28,7 @@ from graphrl.solvers.exact.model import (
     Lengths,
     Placement,
     Reference,
-    built,
+    build_model,
     in_order,
     order_axis,
     windows,
@@ -78,7 +78,7 @@ def makespan_model(
         axis = order_axis(model, graph, where, reference)
         _couple(graph, clock, axis)
         Memory(axis, graph, problem, limit[1]).limit(limit[0])
-    return built(model, makespan, axis, graph, problem)
+    return build_model(model, makespan, axis, graph, problem)
 
 
 def num_pairs(graph: ComputationGraph, problem: Problem) -> int:
@@ -158,12 +158,12 @@ def _pure(
     model.cp.add_cumulative(busy, [1] * len(busy), problem.devices)
 
     def decode(values: Sequence[int]) -> PlacedOrder:
-        return _hand_out(graph, problem, list(values), lengths)
+        return _assign_devices(graph, problem, list(values), lengths)
 
     return Built(model, makespan, start, decode)
 
 
-def _hand_out(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> PlacedOrder:
+def _assign_devices(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> PlacedOrder:
     """Devices for ops of which at most d run at a time: the free one that was busy last, to minimise idle time.
 
     An op without length runs as soon as it can, on the device that has just ended its predecessor.

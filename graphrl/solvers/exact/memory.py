@@ -16,7 +16,7 @@ from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import NONE, ComputationGraph
 from graphrl.solvers.exact.engine import Expression, Literal, Model, byte_unit
-from graphrl.solvers.exact.model import Built, Clock, Placement, Reference, built, order_axis
+from graphrl.solvers.exact.model import Built, Clock, Placement, Reference, build_model, order_axis
 from graphrl.solvers.flow import Flow
 
 Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and its conditions
@@ -31,7 +31,7 @@ def check_memory(graph: ComputationGraph, problem: Problem) -> int:
     a = graph.arrays
     if problem.devices > 1 and (a.reuses >= 0).any():
         raise ProblemError(
-            "method 'cp-sat' plans outputs that reuse an input's buffer on one device: "
+            "method 'cp-sat' supports outputs that reuse an input's buffer on one device only: "
             f"devices must be 1, and is {problem.devices}"
         )
     weights = a.weight_bytes if problem.resident_weights else a.weight_bytes[:0]
@@ -55,7 +55,7 @@ def peak_model(
     axis = order_axis(model, graph, where, reference)
     peak = model.integer(low, high, high)
     Memory(axis, graph, problem, unit).limit(peak)
-    return built(model, peak, axis, graph, problem)
+    return build_model(model, peak, axis, graph, problem)
 
 
 class Memory:
@@ -72,13 +72,13 @@ class Memory:
         a = graph.arrays
         self.size = (a.tensor_bytes // unit).tolist()
         self.workspace, self.weights = (a.workspace_bytes // unit).tolist(), (a.weight_bytes // unit).tolist()
-        self.held: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
+        self.intervals: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
         self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor on its producer's device
         self.copies: list[list[tuple[int, int]]] = [[] for _ in self.size]  # by tensor
         for copy in self.where.copies:
             self.copies[copy[0]].append(copy)
         self.flow = Flow(graph)
-        self.takes = self._takeovers()
+        self.takes = self._reuses()
         sharers = np.flatnonzero(a.alias >= 0).tolist()
         self.aliases = {
             tensor: [x for x in sharers if a.alias[x] == tensor] for tensor in set(a.alias[sharers].tolist())
@@ -91,15 +91,15 @@ class Memory:
     def limit(self, peak: Expression) -> None:
         """Limits the memory of every device to `peak`, a variable or a number."""
         cp, where = self.model.cp, self.where
-        for device, held in enumerate(self.held):
-            for op, bytes_held in enumerate(self.workspace):
-                if bytes_held:
+        for device, intervals in enumerate(self.intervals):
+            for op, num_bytes in enumerate(self.workspace):
+                if num_bytes:
                     here = where.on[op][device], ""
                     run = cp.new_optional_fixed_size_interval_var(self.axis.start[op], self.axis.lengths.op[op], *here)
-                    held.append((run, bytes_held))
+                    intervals.append((run, num_bytes))
             if self.problem.resident_weights and any(self.weights):
-                held.append((cp.new_fixed_size_interval_var(0, self.axis.horizon, ""), self._weights_on(device)))
-            cp.add_cumulative([run for run, _ in held], [size for _, size in held], peak)
+                intervals.append((cp.new_fixed_size_interval_var(0, self.axis.horizon, ""), self._weights_on(device)))
+            cp.add_cumulative([run for run, _ in intervals], [size for _, size in intervals], peak)
 
     def _weights_on(self, device: int) -> Expression:
         on = [(weight, here[device]) for weight, here in zip(self.weights, self.where.on, strict=True) if weight]
@@ -122,7 +122,7 @@ class Memory:
         if a.alias[tensor] == NONE and self.size[tensor]:
             allocates = ~self.takes[tensor][1] if tensor in self.takes else self.model.true
             present = [self.model.both(on, allocates) for on in where.on[producer]]
-            self._hold(tensor, producer, self.end[tensor], present)
+            self._add(tensor, producer, self.end[tensor], present)
 
     def _add_copy(self, tensor: int, device: int) -> None:
         where = self.where
@@ -133,7 +133,7 @@ class Memory:
         last += [self._end(user, where.on[user][device]) for user in where.users[tensor]]
         last += [(*self.end[x], (where.on[where.producer[x]][device],)) for x in self.aliases.get(tensor, ())]
         present = [copied if other == device else None for other in range(where.devices)]
-        self._hold(tensor, node, self._latest(last), present)
+        self._add(tensor, node, self._latest(last), present)
 
     def _end(self, node: int, *when: Literal) -> Term:
         return self.axis.end[node], self.axis.hint_end[node], when
@@ -146,24 +146,24 @@ class Memory:
             self.model.ordered(end, variable, *when)
         return variable, hint
 
-    def _hold(self, tensor: int, node: int, end: tuple[Expression, int], present: Sequence[Literal | None]) -> None:
+    def _add(self, tensor: int, node: int, end: tuple[Expression, int], present: Sequence[Literal | None]) -> None:
         start, hint = self.axis.start[node], self.axis.hint_start[node]
         size = self.model.integer(0, self.axis.horizon, max(0, end[1] - hint))
-        for held, here in zip(self.held, present, strict=True):
+        for intervals, here in zip(self.intervals, present, strict=True):
             if here is not None:
                 run = self.model.cp.new_optional_interval_var(start, size, end[0], here, "")
-                held.append((run, self.size[tensor]))
+                intervals.append((run, self.size[tensor]))
 
-    def _takeovers(self) -> dict[int, tuple[int, Literal]]:
+    def _reuses(self) -> dict[int, tuple[int, Literal]]:
         """By tensor that reuses: the buffer that it may take over, and a literal that is true if it does."""
         takes: dict[int, tuple[int, Literal]] = {}
         if self.where.devices > 1:
             return takes
-        wanted = set()
+        claimed = set()
         for tensor, source in sorted(self.flow.reuses.items()):
             op = self.where.producer[tensor]
-            if not self.flow.pinned[source] and (op, source) not in wanted:  # the first output that wants it gets it
-                wanted.add((op, source))
+            if not self.flow.pinned[source] and (op, source) not in claimed:  # the first output that wants it gets it
+                claimed.add((op, source))
                 takes[tensor] = source, self._is_last(op, self.flow.users[source])
         return takes
 

@@ -63,7 +63,7 @@ class Placement:
         if self.devices == 1 or first == second:
             return self._model.true
         if pair not in self._same:
-            self._same[pair] = self._make_same(*(self.on[op] for op in pair))
+            self._same[pair] = self._new_same(*(self.on[op] for op in pair))
         return self._same[pair]
 
     def sends(self, tensor: int, to: int, device: int) -> Literal:
@@ -91,7 +91,7 @@ class Placement:
             for device in range(place + 1, self.devices):
                 self._model.cp.add_bool_or([~self.on[op][device]])
 
-    def _make_same(self, first: list[Literal], second: list[Literal]) -> Literal:
+    def _new_same(self, first: list[Literal], second: list[Literal]) -> Literal:
         same = self._model.boolean(
             any(self._model.holds(a) and self._model.holds(b) for a, b in zip(first, second, strict=True))
         )
@@ -128,10 +128,10 @@ class Reference:
 
     def __init__(self, graph: ComputationGraph, problem: Problem, placement: np.ndarray, order: np.ndarray) -> None:
         n, devices = graph.arrays.num_ops, problem.devices
-        seen = list(dict.fromkeys(placement[graph.arrays.topological].tolist()))
-        seen += [device for device in range(devices) if device not in seen]
+        devices_in_order = list(dict.fromkeys(placement[graph.arrays.topological].tolist()))
+        devices_in_order += [device for device in range(devices) if device not in devices_in_order]
         renumbered = np.empty(devices, np.int64)
-        renumbered[seen] = np.arange(devices)
+        renumbered[devices_in_order] = np.arange(devices)
         self.placement = renumbered[placement]
         tensor, to = np.divmod(np.maximum(order - n, 0), devices)
         self.order = np.where(order < n, order, n + tensor * devices + renumbered[to])
@@ -158,7 +158,7 @@ def in_order(
     a = graph.arrays
     n = a.num_ops
 
-    def moment(node: int) -> tuple[int, bool, int, int, int]:
+    def key(node: int) -> tuple[int, bool, int, int, int]:
         tensor = (node - n) // problem.devices
         op = node if node < n else int(a.producer[tensor])
         if node >= n and node not in start:
@@ -167,7 +167,7 @@ def in_order(
         return start[node], length > 0, int(a.rank[op]), int(node >= n), node
 
     nodes = Routes(graph, problem, placement).nodes.tolist()
-    return placement, np.array(sorted(nodes, key=moment), np.int64)
+    return placement, np.array(sorted(nodes, key=key), np.int64)
 
 
 class Clock:
@@ -300,7 +300,7 @@ class Built(NamedTuple):
     decode: Callable[[Sequence[int]], PlacedOrder]
 
 
-def built(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
+def build_model(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
     """The model whose plans are read from the placement of ops and the starts of nodes along `axis`."""
     n, nodes = axis.where.num_ops, list(axis.start)
     devices = [sum(device * here for device, here in enumerate(on)) for on in axis.where.on]

@@ -14,7 +14,7 @@ from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.base import MAX_EVALUATIONS, PlacedOrder, Task
 from graphrl.solvers.exact.engine import Limits, Quanta, minimise
-from graphrl.solvers.exact.load import load_model, load_quanta, room_model
+from graphrl.solvers.exact.load import load_model, load_quanta, memory_model
 from graphrl.solvers.exact.makespan import MAX_PAIRS, makespan_model, num_pairs
 from graphrl.solvers.exact.memory import check_memory, peak_model
 from graphrl.solvers.exact.model import Built, Lengths, Reference
@@ -26,13 +26,13 @@ from graphrl.solvers.solver import solver
 
 DEFAULT_SECONDS = 60.0  # if the budget has evaluations alone
 MAX_OPS = 5000  # n^2 reachability is still quick
-ROUGH_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
-LEAST_PEAK: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
+COARSE_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
+PEAK_PROBLEM: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
 
 @solver(
     "cp-sat",
-    "OR-Tools' CP-SAT from the best list schedule: search and proof, for up to some hundred ops",
+    "OR-Tools' CP-SAT from the best list schedule: search and proof, up to a few hundred ops",
     objectives=get_args(Objective),
     prepare=prepare,
 )
@@ -137,7 +137,7 @@ class _Search:
     def least_peak(self, unit: int) -> None:
         """Minimises the peak memory, down to the limit if there is one."""
         limit = self.problem.memory_limit
-        low = -(-int(lower_bound(self.graph, dataclasses.replace(self.problem, **LEAST_PEAK))) // unit)
+        low = -(-int(lower_bound(self.graph, dataclasses.replace(self.problem, **PEAK_PROBLEM))) // unit)
         if limit is not None:
             low = max(low, limit // unit)  # a lower peak has no value
         if self.peak // unit <= low or self.left() is None:
@@ -154,8 +154,8 @@ class _Search:
         sizes = self.graph.arrays.tensor_bytes.tolist()
         moving = [problem.transfer_seconds(size) if problem.devices > 1 else 0.0 for size in sizes]
         seconds = self.graph.arrays.runtime.tolist() + moving
-        rough, fine = Quanta.of(seconds, coarse=True), Quanta.of(seconds)
-        for quanta, share in ((rough, ROUGH_SHARE), (fine, 1.0)) if not rough.exact else ((fine, 1.0),):
+        coarse, fine = Quanta.of(seconds, coarse=True), Quanta.of(seconds)
+        for quanta, share in ((coarse, COARSE_SHARE), (fine, 1.0)) if not coarse.exact else ((fine, 1.0),):
             if self._proved() or self.left() is None:
                 return
             limit = None
@@ -172,7 +172,7 @@ class _Search:
         """Minimises the load of the busiest device, without more excess over the limit."""
         groups = Groups.of_ops(self.graph, self.problem)
         if self.excess:
-            self._run(room_model(self.graph, self.problem, groups, self._devices(groups)), ROUGH_SHARE)
+            self._run(memory_model(self.graph, self.problem, groups, self._devices(groups)), COARSE_SHARE)
         if self._proved() or self.left() is None:
             return
         quanta = load_quanta(groups)
@@ -215,5 +215,5 @@ class _Search:
         return minimise(model.model, model.objective, model.variables, limits, take, self._tick)
 
     def _tick(self) -> bool:
-        self.task.report(self.evaluations, float(self.rank[1]), at_once=True)
+        self.task.report(self.evaluations, float(self.rank[1]), force=True)
         return self.problem.objective != "peak_memory" and self._proved()

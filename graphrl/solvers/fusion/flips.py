@@ -18,11 +18,11 @@ from graphrl.graphs.graph import ComputationGraph, Op
 LAUNCH, PEAK, BANDWIDTH = range(3)
 MAX_OPS, MAX_ARGUMENTS, MAX_BYTES = range(3)
 UNLIMITED = 2**62  # bytes
-LEAST_GAIN = 1e-12  # of the time of all kernels: less is rounding
+MIN_GAIN = 1e-12  # of the time of all kernels: less is rounding
 HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, parts of the time of all kernels
 
 
-def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
+def anneal_from(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
     """Simulated annealing from a fusion, followed by a descent."""
     prepare()
     problem = fusion.problem
@@ -31,10 +31,10 @@ def annealed(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
         rng = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         hot, cold = HOT * fusion.seconds, COLD * fusion.seconds
         _anneal(kernels_of(fusion), legal, best, rng, moves, hot, cold)
-    return descended(fusion_of(problem, best))
+    return descend_from(fusion_of(problem, best))
 
 
-def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
+def descend_from(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
     """Descends from a fusion until no flip of one op improves it.
 
     Ops are tried from the last in topological order to the first, so that readers are decided before their inputs.
@@ -47,7 +47,7 @@ def descended(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
     problem = fusion.problem
     order = problem.graph.arrays.topological[::-1].astype(np.int64)
     state = kernels_of(fusion, max_bytes)
-    _descend(state, np.ascontiguousarray(order[problem.legal[order]]), LEAST_GAIN * fusion.seconds)
+    _descend(state, np.ascontiguousarray(order[problem.legal[order]]), MIN_GAIN * fusion.seconds)
     return fusion_of(problem, state.inlined)
 
 
@@ -56,9 +56,9 @@ def flip_costs(fusion: Fusion) -> np.ndarray:
     the op may not be inlined.
     """
     legal = np.flatnonzero(fusion.problem.legal)
-    costs, more = np.full(fusion.problem.num_ops, np.inf), np.zeros(len(legal))
-    _try_each(kernels_of(fusion), legal, more)
-    costs[legal] = more
+    costs, increase = np.full(fusion.problem.num_ops, np.inf), np.zeros(len(legal))
+    _flip_each(kernels_of(fusion), legal, increase)
+    costs[legal] = increase
     return costs
 
 
@@ -108,12 +108,12 @@ def _anneal(
     for _ in range(integer(moves)):
         hot *= cooling
         op = ops[below(rng, len(ops))]
-        count, more = flip(k, op)
-        if more > -hot * np.log(uniform(rng)):
+        count, increase = flip(k, op)
+        if increase > -hot * np.log(uniform(rng)):
             undo(k, op)
             continue
         keep(k, count)
-        time += more
+        time += increase
         if time < least - COLD * hot:
             least = time
             for i in range(len(best)):
@@ -156,8 +156,8 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
         for op in ops:
             if since >= len(ops):
                 break
-            count, more = flip(k, op)
-            if more < -least:
+            count, increase = flip(k, op)
+            if increase < -least:
                 keep(k, count)
                 since = 0
             else:
@@ -166,10 +166,10 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
 
 
 @entry
-def _try_each(k: Kernels, ops: np.ndarray, more: np.ndarray) -> None:
-    """Writes the increase in seconds of all kernels if one of the ops `[m]` is flipped into `more` `[m]`."""
+def _flip_each(k: Kernels, ops: np.ndarray, increase: np.ndarray) -> None:
+    """Writes the increase in seconds of all kernels if one of the ops `[m]` is flipped into `increase` `[m]`."""
     for i in range(len(ops)):
-        more[i] = flip(k, ops[i])[1]
+        increase[i] = flip(k, ops[i])[1]
         undo(k, ops[i])
 
 
@@ -241,13 +241,13 @@ def _set_roots(k: Kernels, op: int) -> int:
 def _kernel_seconds(k: Kernels, root: int) -> float:
     """Seconds of the kernel of a root; infinite if it exceeds a limit."""
     k.walks[0] += 1
-    walk, ops, arguments, found = k.walks[0], 1, 0, 1
+    walk, ops, arguments, waiting = k.walks[0], 1, 0, 1
     flops, moved, works = 0.0, k.output_bytes[root], False
     k.stack[0] = root
     k.op_mark[root] = walk
-    while found > 0:
-        found -= 1
-        op = k.stack[found]
+    while waiting > 0:
+        waiting -= 1
+        op = k.stack[waiting]
         flops += k.flops[op]
         works |= not k.renames[op]
         for i in range(k.read_start[op], k.read_start[op + 1]):
@@ -256,8 +256,8 @@ def _kernel_seconds(k: Kernels, root: int) -> float:
             if source >= 0 and k.inlined[source]:
                 if k.op_mark[source] != walk:
                     k.op_mark[source] = walk
-                    k.stack[found] = source
-                    found += 1
+                    k.stack[waiting] = source
+                    waiting += 1
                     ops += 1
             elif k.tensor_mark[tensor] != walk:
                 k.tensor_mark[tensor] = walk

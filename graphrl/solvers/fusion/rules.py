@@ -19,7 +19,7 @@ from graphrl.costs.bounds import lower_bound
 from graphrl.costs.fusion.exact import Fusion, KernelGraph, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.solver import Solver
@@ -30,8 +30,8 @@ JOINT = "joint"  # not a rule of a problem alone: `plan_jointly`
 DEFAULT_RULE = "flips"
 SHARE = 0.2  # of the budget for finding the best fusion
 HALVINGS = 5  # of the bytes of a kernel
-MOST = HALVINGS + 3  # fusions
-ROOM = 0.9  # of the memory limit: if a short plan needs less, memory does not bind
+MAX_FUSIONS = HALVINGS + 3  # fusions
+ROOM_SHARE = 0.9  # of the memory limit: if a short plan needs less, memory does not bind
 MARGIN = 0.05  # by which another fusion must be better than flips
 
 
@@ -61,16 +61,16 @@ def flips(problem: FusionProblem) -> Fusion:
     """Inlines one op or takes it out while that shortens the sum of the kernels' times. The result is the best of two
     starts: `xla_like` and `everything`.
     """
-    from graphrl.solvers.fusion.flips import descended  # numba
+    from graphrl.solvers.fusion.flips import descend_from  # numba
 
-    return min((descended(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
+    return min((descend_from(begin(problem)) for begin in (xla_like, everything)), key=lambda fusion: fusion.seconds)
 
 
 def anneal(problem: FusionProblem) -> Fusion:
     """Simulated annealing on that sum from the result of `flips`, 2 million flips."""
-    from graphrl.solvers.fusion.flips import annealed  # numba
+    from graphrl.solvers.fusion.flips import anneal_from  # numba
 
-    return annealed(flips(problem), MOVES)
+    return anneal_from(flips(problem), MOVES)
 
 
 RULES: dict[str, Callable[[FusionProblem], Fusion]] = {
@@ -96,7 +96,7 @@ def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
 def check_rule(rule: str) -> None:
     """Raises ProblemError if the name is neither a rule nor `JOINT`; the message lists them."""
     if rule not in (*RULES, JOINT):
-        raise ProblemError(f"unknown fusion rule {rule!r}: {near(rule, (*RULES, JOINT))}")
+        raise ProblemError(f"unknown fusion rule {rule!r}: {suggest(rule, (*RULES, JOINT))}")
 
 
 def plan_jointly(
@@ -108,29 +108,29 @@ def plan_jointly(
       Interrupted: Ctrl-C, with the best plan so far.
       GraphrlError: the solver does not take the problem.
     """
-    race, every = _Race(problem, budget, solver, seed, progress), candidates(fusions)
+    plans, every = _Plans(problem, budget, solver, seed, progress), candidates(fusions)
     first = fused_graph(next(every))
     if problem.objective == "makespan" and problem.memory_limit is None:
-        race.run(first, 1.0)
-        return race.best()[1]
-    race.run(first, SHARE / MOST)
-    if not race.has_room():
+        plans.run(first, 1.0)
+        return plans.best()[1]
+    plans.run(first, SHARE / MAX_FUSIONS)
+    if not plans.has_room():
         for fusion in every:
             graph = fused_graph(fusion)
-            if not race.is_behind(graph):
-                race.run(graph, SHARE / MOST)
-    race.run(race.winner(), 1.0)
-    return race.best()[1]
+            if not plans.is_behind(graph):
+                plans.run(graph, SHARE / MAX_FUSIONS)
+    plans.run(plans.winner(), 1.0)
+    return plans.best()[1]
 
 
 def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
-    """Yields the fusions to plan, each once, at most `MOST`; the first is that of flips."""
-    from graphrl.solvers.fusion.flips import descended  # numba
+    """Yields the fusions to plan, each once, at most `MAX_FUSIONS`; the first is that of flips."""
+    from graphrl.solvers.fusion.flips import descend_from  # numba
 
     yield (first := flips(fusions))
     single, seen = none(fusions), {first.inlined.tobytes()}
     limits = [largest_kernel(first) >> halving for halving in range(1, HALVINGS + 1)]
-    for fusion in (*(descended(single, limit) for limit in limits), xla_like(fusions), single):
+    for fusion in (*(descend_from(single, limit) for limit in limits), xla_like(fusions), single):
         if fusion.inlined.tobytes() not in seen:
             seen.add(fusion.inlined.tobytes())
             yield fusion
@@ -149,7 +149,7 @@ def largest_kernel(fusion: Fusion) -> int:
     )
 
 
-class _Race:
+class _Plans:
     """The plans so far, and the rest of the budget."""
 
     def __init__(
@@ -169,13 +169,13 @@ class _Race:
     def has_room(self) -> bool:
         """True if the first plan is for the makespan, and memory does not affect it."""
         limit, peak = self._problem.memory_limit, max(self._plans[0][1].peak_memory, default=0)
-        return self._problem.objective == "makespan" and limit is not None and peak <= ROOM * limit
+        return self._problem.objective == "makespan" and limit is not None and peak <= ROOM_SHARE * limit
 
     def winner(self) -> KernelGraph:
         """The kernels that get the rest of the budget."""
         (graph, first), (other, best) = self._plans[0], self.best()
-        is_ahead = (best.excess, best.value) < (first.excess, (1 - MARGIN) * first.value)
-        return other if is_ahead else graph
+        wins = (best.excess, best.value) < (first.excess, (1 - MARGIN) * first.value)
+        return other if wins else graph
 
     def is_behind(self, graph: KernelGraph) -> bool:
         """True if by its lower bound no plan of these kernels is better than the best so far."""
@@ -186,7 +186,7 @@ class _Race:
 
     def run(self, graph: KernelGraph, share: float) -> None:
         """Plans some kernels, with a share of the whole budget, or with the rest of it if that is less."""
-        left = self._budget.less(self._evaluations, self._seconds)
+        left = self._budget.minus(self._evaluations, self._seconds)
         if left is None:
             return
         whole = self._budget
@@ -196,7 +196,7 @@ class _Race:
         if left.seconds is not None and whole.seconds is not None:
             seconds = min(left.seconds, share * whole.seconds)
 
-        def watch(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+        def report(evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
             if self._progress is not None:
                 if self._plans and self.best()[1].excess == 0:
                     value = min(value, self.best()[1].value)
@@ -204,7 +204,7 @@ class _Race:
                 self._progress(evaluations, seconds, lambda: self.best((graph, plan()))[1], value)
 
         try:
-            plan = self._solver(Task(graph, self._problem, Budget(count, seconds), self._seed, watch))
+            plan = self._solver(Task(graph, self._problem, Budget(count, seconds), self._seed, report))
         except Interrupted as stop:
             raise Interrupted(self.best((graph, stop.plan))[1]) from None
         self._plans.append((graph, plan))

@@ -80,12 +80,12 @@ class Groups:
 
 def _check_devices(graph: ComputationGraph, problem: Problem, of: np.ndarray, runtime: np.ndarray) -> None:
     there = np.isfinite(runtime) & np.array([problem.accelerators > 0, problem.cpus > 0])
-    nowhere = np.flatnonzero(~there.any(axis=1))
-    if len(nowhere):
-        op = graph.ops[int(np.argmax(of == nowhere[0]))].name
-        together = "" if (of == nowhere[0]).sum() == 1 else " and the ops that go with it"
+    impossible = np.flatnonzero(~there.any(axis=1))
+    if len(impossible):
+        op = graph.ops[int(np.argmax(of == impossible[0]))].name
+        others = "" if (of == impossible[0]).sum() == 1 else " and the ops colocated with it"
         kinds = f"{problem.accelerators} accelerators and {problem.cpus} CPUs"
-        raise ProblemError(f"op {op!r}{together} can run on none of the devices, {kinds}")
+        raise ProblemError(f"op {op!r}{others} can run on none of the devices: {kinds}")
 
 
 def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[tuple[int, ...], float]:
@@ -94,9 +94,9 @@ def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[t
     home = of[a.producer]
     pairs = distinct(a.use_tensor.astype(np.int64) * len(of) + of[a.use_op])
     tensors, readers = np.divmod(pairs, len(of))
-    away = readers != home[tensors]
+    remote = readers != home[tensors]
     readers_of: dict[int, list[int]] = {}
-    for tensor, reader in zip(tensors[away].tolist(), readers[away].tolist(), strict=True):
+    for tensor, reader in zip(tensors[remote].tolist(), readers[remote].tolist(), strict=True):
         readers_of.setdefault(tensor, []).append(reader)
     seconds: dict[tuple[int, ...], float] = {}
     for tensor, groups in readers_of.items():
@@ -115,8 +115,8 @@ def placed_order(graph: ComputationGraph, problem: Problem, placement: np.ndarra
     slot = routes.use_instance - routes.num_tensors
     remote = slot >= 0
     np.minimum.at(first, slot[remote], rank[graph.arrays.use_op[remote]])
-    when = np.concatenate([2 * rank + 1, 2 * first])
-    return placement, routes.nodes[np.argsort(when, kind="stable")]
+    keys = np.concatenate([2 * rank + 1, 2 * first])
+    return placement, routes.nodes[np.argsort(keys, kind="stable")]
 
 
 def placed_plan(
@@ -192,9 +192,9 @@ def _precedence(graph: ComputationGraph, pipeline: Pipeline) -> tuple[np.ndarray
     has_forward = np.zeros(int(group.max()) + 1, bool)
     has_forward[group[~backward]] = True
     missing = ~has_forward[group[source]] | ~has_forward[group[target]]
-    turned = backward[source] & backward[target] & missing
-    first = np.concatenate([group[source[forward]], group[target[turned]]])
-    second = np.concatenate([group[target[forward]], group[source[turned]]])
+    reversed_edges = backward[source] & backward[target] & missing
+    first = np.concatenate([group[source[forward]], group[target[reversed_edges]]])
+    second = np.concatenate([group[target[forward]], group[source[reversed_edges]]])
     return first, second
 
 

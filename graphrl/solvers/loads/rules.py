@@ -24,14 +24,14 @@ from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import stage_dp
 from graphrl.solvers.solver import solver
-from graphrl.units import whole_numbers
+from graphrl.units import as_integers
 
 GREEDY_SECONDS = 3e-4  # for each op and use, about
 
 
 @solver(
     "greedy-load",
-    "max_load: each block, in topological order, where the largest load stays least",
+    "max_load: each block in topological order, on the device where the largest load grows least",
     objectives=("max_load",),
 )
 def solve_greedy(task: Task) -> Plan:
@@ -55,7 +55,7 @@ class _Loads:
     def __init__(self, groups: Groups) -> None:
         self._groups, self._nets = groups, groups.incidence()
         self.device = np.full(len(groups.weight), -1)
-        self._load, self._held = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
+        self._load, self._bytes = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
 
     def devices(self, block: int) -> list[int]:
         """Devices that can run a block."""
@@ -65,15 +65,15 @@ class _Loads:
         """Excess, largest load and the device's load if a block went there."""
         added = self._added(block, device)
         largest = max(load + added.get(other, 0.0) for other, load in enumerate(self._load))
-        held = self._held[device] + self._groups.weight[block]
-        excess = max(0.0, held - self._groups.limit) if device < self._groups.accelerators else 0.0
+        total = self._bytes[device] + self._groups.weight[block]
+        excess = max(0.0, total - self._groups.limit) if device < self._groups.accelerators else 0.0
         return excess, largest, self._load[device] + added[device]
 
     def place(self, block: int, device: int) -> None:
         """Puts a block on a device."""
         for other, seconds in self._added(block, device).items():
             self._load[other] += seconds
-        self._held[device] += self._groups.weight[block]
+        self._bytes[device] += self._groups.weight[block]
         self.device[block] = device
 
     def _added(self, block: int, device: int) -> dict[int, float]:
@@ -93,7 +93,7 @@ class _Loads:
 Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number of the entry
 
 
-@solver("split", "max_load: the split of a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
+@solver("split", "max_load: a split from a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
 def solve_split(task: Task, *, file: str = "") -> Plan:
     """Reads one plan from a file, whatever the budget and the seed.
 
@@ -114,7 +114,7 @@ def _split(value: object) -> Split:
     for key in ("fpgas", "cpus"):
         entries = value.get(key) if isinstance(value, dict) else None
         if not isinstance(entries, list):
-            raise ProblemError(f"it is no split: it has no list {key!r} of devices")
+            raise ProblemError(f"not a split: it has no list {key!r} of devices")
         for number, entry in enumerate(entries):
             for node in _nodes(entry, f"{key}[{number}]"):
                 if node in split:
@@ -124,32 +124,32 @@ def _split(value: object) -> Split:
 
 
 def _nodes(entry: object, where: str) -> list[int]:
-    nodes: Any = whole_numbers(entry.get("nodes")) if isinstance(entry, dict) else None
+    nodes: Any = as_integers(entry.get("nodes")) if isinstance(entry, dict) else None
     if not isinstance(nodes, list) or any(type(node) is not int for node in nodes):
-        raise ProblemError(f"{where} has no list 'nodes' of ids: it is needed")
+        raise ProblemError(f"{where} has no list 'nodes' of ids: must have one")
     return nodes
 
 
 def _placement(task: Task, split: Split) -> np.ndarray:
     """The device of each op, `[n]`."""
     graph, problem = task.graph, task.problem
-    room = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
+    kinds = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
     op_of = {op.name.partition(":")[0]: index for index, op in enumerate(graph.ops)}
     colocation = Pipeline.of(graph, problem).colocation
     device = np.full(len(graph.ops), -1)
-    together = np.full(int(colocation.max()) + 1, -1)
+    group_device = np.full(int(colocation.max()) + 1, -1)
     for node, (kind, number) in split.items():
         if str(node) not in op_of:
             raise ProblemError(f"the split has node {node}: {graph.name!r} has no such op")
-        first, count = room[kind]
+        first, count = kinds[kind]
         if number >= count:
             raise ProblemError(f"the split places node {node} on {kind}[{number}]: the problem has {count} of them")
         op = op_of[str(node)]
-        device[op] = together[colocation[op]] = first + number
-    device = np.where(device < 0, together[colocation], device)
+        device[op] = group_device[colocation[op]] = first + number
+    device = np.where(device < 0, group_device[colocation], device)
     if (device < 0).any():
         name = graph.ops[int(np.argmax(device < 0))].name
-        raise ProblemError(f"the split says nothing of op {name!r}, nor of one that it is colocated with")
+        raise ProblemError(f"the split places neither op {name!r} nor an op that it is colocated with")
     return device
 
 

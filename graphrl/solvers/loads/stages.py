@@ -25,7 +25,7 @@ from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.rules.placements import equal_parts
 from graphrl.solvers.solver import solver
 
-BARS, MOVED, BYTES, SUMS = 2, 4, 5, 6  # indices of sums: seconds and bars of both kinds, seconds of transfers, bytes
+BARS, SENDS, BYTES, SUMS = 2, 4, 5, 6  # indices of sums: seconds and bars of both kinds, seconds of transfers, bytes
 IDEALS = 60_000  # the limit of the paper's code
 STEP_SECONDS = 0.05  # between two checks of the clock, about
 
@@ -62,7 +62,7 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
         raise ProblemError(f"ideals is {ideals!r}: must be an integer of at least 0")
     search = _Search(task, Blocks.of_graph(task.graph, task.problem))
     if hint is not None:
-        search.keep(task.known(hint))
+        search.keep(task.as_answer(hint))
     search.consider(equal_placement(search.blocks))
     for order in search.blocks.orders():
         search.run(chain_of(order))
@@ -106,7 +106,7 @@ class Program(NamedTuple):
     best: np.ndarray  # [cpus + 1, accelerators + 1, i] float64
     link: np.ndarray  # [cpus + 1, accelerators + 1, i] int64, 2 * J + the kind of the last device; -1 without
     inside: np.ndarray  # [m] int64, blocks of a net that the last device has
-    seen: np.ndarray  # [i] int64, the ideal whose walk visited this one last
+    last_walk: np.ndarray  # [i] int64, the ideal whose walk visited this one last
     stack: np.ndarray  # [b + 1, 2] int64: an ideal, and the next of those below it
     sums: np.ndarray  # [b + 1, SUMS] float64, of the blocks that the last device has, at each depth of the walk
     limits: np.ndarray  # [2] float64: bytes of an accelerator, and an upper bound that the largest load must stay below
@@ -127,30 +127,30 @@ def fill(p: Program, first: int, last: int) -> None:
             here, edge = p.stack[depth, 0], p.stack[depth, 1]
             if edge == p.start[here + 1]:
                 if depth > 0:  # undoes the step of the walk: takes the block out again
-                    gone = p.block[p.stack[depth - 1, 1] - 1]
-                    for i in range(p.nets_start[gone], p.nets_start[gone + 1]):
+                    removed = p.block[p.stack[depth - 1, 1] - 1]
+                    for i in range(p.nets_start[removed], p.nets_start[removed + 1]):
                         p.inside[p.nets[i]] -= 1
                 depth -= 1
                 continue
             p.stack[depth, 1] = edge + 1
             below, block = p.smaller[edge], p.block[edge]
-            if p.seen[below] == ideal:
+            if p.last_walk[below] == ideal:
                 continue
-            p.seen[below] = ideal
+            p.last_walk[below] = ideal
             p.counts[0] += 1
-            moved = p.sums[depth, MOVED]
+            transfers = p.sums[depth, SENDS]
             for i in range(p.nets_start[block], p.nets_start[block + 1]):
                 net = p.nets[i]
                 p.inside[net] += 1
                 if p.inside[net] == 1:
-                    moved += p.seconds[net]
+                    transfers += p.seconds[net]
                 if p.inside[net] == p.size[net]:
-                    moved -= p.seconds[net]
+                    transfers -= p.seconds[net]
             depth += 1
             for kind in (ACCELERATOR, CPU):
                 p.sums[depth, kind] = p.sums[depth - 1, kind] + p.runtime[block, kind]
                 p.sums[depth, BARS + kind] = p.sums[depth - 1, BARS + kind] + p.bars[block, kind]
-            p.sums[depth, MOVED], p.sums[depth, BYTES] = moved, p.sums[depth - 1, BYTES] + p.weight[block]
+            p.sums[depth, SENDS], p.sums[depth, BYTES] = transfers, p.sums[depth - 1, BYTES] + p.weight[block]
             p.stack[depth, 0], p.stack[depth, 1] = below, p.start[below]
             on_accelerator, on_cpu = p.sums[depth, ACCELERATOR], p.sums[depth, CPU]
             fits = p.sums[depth, BARS + ACCELERATOR] == 0 and p.sums[depth, BYTES] <= limit
@@ -159,7 +159,7 @@ def fill(p: Program, first: int, last: int) -> None:
             if not fits and not runs:
                 p.stack[depth, 1] = p.start[below + 1]  # no smaller ideal fits either: loads only grow
                 continue
-            load = on_accelerator + moved
+            load = on_accelerator + transfers
             if fits and load < upper:
                 for c in range(cpus + 1):
                     for a in range(1, accelerators + 1):
@@ -208,7 +208,7 @@ def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Progr
         best=best,
         link=np.full(best.shape, -1),
         inside=np.zeros(len(groups.seconds), np.int64),
-        seen=np.full(count, -1),
+        last_walk=np.full(count, -1),
         stack=np.zeros((blocks + 1, 2), np.int64),
         sums=np.zeros((blocks + 1, SUMS)),
         limits=np.array([limit, upper]),
@@ -244,7 +244,7 @@ class _Search:
     def plan(self) -> Plan:
         """The best plan so far."""
         assert self._best is not None
-        return self._task.known(self._best, self._evaluations)
+        return self._task.as_answer(self._best, self._evaluations)
 
     def run(self, ideals: Ideals) -> None:
         """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time
@@ -254,21 +254,21 @@ class _Search:
         assert self._best is not None
         upper = self._best.value * (1 + 1e-12) if self._best.excess == 0 else math.inf
         table = program(groups, ideals, groups.limit, upper)
-        if not _filled(table, self._task):
+        if not _fill(table, self._task):
             return
         device = devices_of(table, ideals, groups.accelerators)
         if device is not None:
             self.consider(device[groups.of])
 
 
-def ideals_of(blocks: Blocks, most: int) -> Ideals:
+def ideals_of(blocks: Blocks, max_ideals: int) -> Ideals:
     """All ideals.
 
     Raises:
-      ProblemError: there are more than `most`.
+      ProblemError: there are more than `max_ideals`.
     """
-    fault = ProblemError(f"there are more than {most:,} ideals, prefixes that a split can have")
-    if len(blocks.before) >= most:
+    fault = ProblemError(f"there are more than {max_ideals:,} ideals, prefixes that a split can have")
+    if len(blocks.before) >= max_ideals:
         raise fault
     before = [sum(1 << other for other in others) for others in blocks.before]
     after: list[list[int]] = [[] for _ in before]
@@ -277,43 +277,43 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals:
             after[other].append(block)
     number = {0: 0}
     ready = [[block for block, mask in enumerate(before) if mask == 0]]  # of each ideal
-    lacking: list[list[tuple[int, int]]] = [[]]
+    missing: list[list[tuple[int, int]]] = [[]]
     sets = [0]
     for ideal, members in enumerate(sets):  # the list grows during the loop; sizes never fall
-        if 1 << len(ready[ideal]) > most:  # any subset of the ready blocks may join
+        if 1 << len(ready[ideal]) > max_ideals:  # any subset of the ready blocks may join
             raise fault
         for block in ready[ideal]:
             larger = members | 1 << block
             if larger not in number:
-                if len(sets) == most:
+                if len(sets) == max_ideals:
                     raise fault
                 number[larger] = len(sets)
                 sets.append(larger)
                 new = [other for other in after[block] if before[other] & larger == before[other]]
                 ready.append([other for other in ready[ideal] if other != block] + new)
-                lacking.append([])
-            lacking[number[larger]].append((ideal, block))
-    return _lattice(lacking)
+                missing.append([])
+            missing[number[larger]].append((ideal, block))
+    return _lattice(missing)
 
 
-def _lattice(lacking: list[list[tuple[int, int]]]) -> Ideals:
-    start = np.cumsum([0, *map(len, lacking)])
-    pairs = np.array([pair for pairs in lacking for pair in pairs], np.int64).reshape(-1, 2)
+def _lattice(missing: list[list[tuple[int, int]]]) -> Ideals:
+    start = np.cumsum([0, *map(len, missing)])
+    pairs = np.array([pair for pairs in missing for pair in pairs], np.int64).reshape(-1, 2)
     return Ideals(start, pairs[:, 0].copy(), pairs[:, 1].copy())
 
 
-def _filled(table: Program, task: Task) -> bool:
+def _fill(table: Program, task: Task) -> bool:
     """Fills a table; False if time ends before it is full."""
     count = len(table.start) - 1
     first, step = 1, 1
     while first < count:
-        if task.over():
+        if task.is_spent():
             return False
-        began = task.seconds
+        start = task.seconds
         last = min(count, first + step)
         fill(table, first, last)
-        spent = max(task.seconds - began, 1e-6)
-        step = max(1, int((last - first) * min(2.0, STEP_SECONDS / spent)))
+        elapsed = max(task.seconds - start, 1e-6)
+        step = max(1, int((last - first) * min(2.0, STEP_SECONDS / elapsed)))
         first = last
     return True
 
@@ -343,7 +343,7 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
     return blocks
 
 
-@solver("equal-stages", "max_load: contiguous stages of equal run time, one an accelerator", objectives=("max_load",))
+@solver("equal-stages", "max_load: contiguous stages of equal run time, one per accelerator", objectives=("max_load",))
 def equal_stages(task: Task) -> Plan:
     """Contiguous stages of equal work, as an expert would split by hand, whatever the budget. The ops, in topological
     order by level, are cut where the work so far passes the next equal part; ops that no accelerator can run go to a

@@ -16,12 +16,12 @@ from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan.memory_map import MemoryMap
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import Maps, MapTask, cost, map_solver, maps_of
 
 # Shares of moves, and the most places of a stretch; measured at 4,000 and 400,000 evaluations.
-STRETCH, SWAP, MORE, LONGEST = 0.6, 0.1, 0.3, 8
+STRETCH, SWAP, ANOTHER, MAX_STRETCH = 0.6, 0.1, 0.3, 8
 
 
 class Chain(NamedTuple):
@@ -29,24 +29,24 @@ class Chain(NamedTuple):
 
     maps: Maps
     places: np.ndarray  # [k] int64, places of a row with something to place
-    asked: np.ndarray  # [2n] int64, the current request
+    requested: np.ndarray  # [2n] int64, the current request
     trial: np.ndarray  # [2n] int64, the next request
-    given: np.ndarray  # [2n] int64, the compiler's map of `trial`
+    assigned: np.ndarray  # [2n] int64, the compiler's map of `trial`
     best: np.ndarray  # [2n] int64, valid
-    seconds: np.ndarray  # [2] float64, latencies of `asked` and of `best`
+    seconds: np.ndarray  # [2] float64, latencies of `requested` and of `best`
     rng: np.ndarray  # [1] uint64
     moved: np.ndarray  # [1] int64
 
 
-def start(problem: MapProblem, asked: np.ndarray, seed: np.random.SeedSequence) -> Chain:
+def start(problem: MapProblem, requested: np.ndarray, seed: np.random.SeedSequence) -> Chain:
     """A chain that starts from a map `[2n]` that it has not evaluated."""
-    row = np.ascontiguousarray(asked, np.int64)
+    row = np.ascontiguousarray(requested, np.int64)
     return Chain(
         maps=maps_of(problem),
         places=np.flatnonzero(np.concatenate([problem.has_weights, problem.has_outputs])),
-        asked=row.copy(),
+        requested=row.copy(),
         trial=row.copy(),
-        given=row.copy(),
+        assigned=row.copy(),
         best=row.copy(),
         seconds=np.full(2, np.inf),
         rng=seed.generate_state(1, np.uint64),
@@ -74,17 +74,17 @@ def anneal(chain: Chain, count: int, hot: float, cold: float) -> None:
     """
     cooling = (cold / hot) ** (1.0 / max(1, count)) if hot > 0 else 1.0
     for _ in range(integer(count)):
-        copy(chain.asked, chain.trial)
+        copy(chain.requested, chain.trial)
         if chain.seconds[0] < np.inf and len(chain.places):
             _change(chain)
-        seconds = cost(chain.maps, chain.trial, chain.given, chain.moved)
+        seconds = cost(chain.maps, chain.trial, chain.assigned, chain.moved)
         hot *= cooling
         if seconds <= chain.seconds[0] - hot * np.log(uniform(chain.rng)):
             chain.seconds[0] = seconds
-            copy(chain.trial, chain.asked)
+            copy(chain.trial, chain.requested)
             if seconds < chain.seconds[1]:
                 chain.seconds[1] = seconds
-                copy(chain.given, chain.best)
+                copy(chain.assigned, chain.best)
 
 
 @part
@@ -94,7 +94,7 @@ def _change(chain: Chain) -> None:
     m, n = len(chain.maps.capacity), len(trial) // 2
     u, place = uniform(rng), places[below(rng, len(places))]
     if u < STRETCH:
-        memory, end = below(rng, m), place + 1 + below(rng, LONGEST)
+        memory, end = below(rng, m), place + 1 + below(rng, MAX_STRETCH)
         for i in range(place, min(end, n if place < n else 2 * n)):
             trial[i] = memory
     elif u < STRETCH + SWAP:
@@ -102,7 +102,7 @@ def _change(chain: Chain) -> None:
         trial[place], trial[other] = trial[other], trial[place]
     else:
         trial[place] = below(rng, m)
-        while uniform(rng) < MORE:
+        while uniform(rng) < ANOTHER:
             trial[places[below(rng, len(places))]] = below(rng, m)
 
 
@@ -133,7 +133,7 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     cool(task, task.budget, hot, cold)
-    return task.answered()
+    return task.best_map()
 
 
 def cool(task: MapTask, budget: Budget, hot: float = HOT, cold: float = COLD) -> None:
@@ -151,7 +151,7 @@ class _Maps(Annealing[Chain]):
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Evaluates maps between two shares of the budget."""
-        hot, cold = (self._first * cooled(self._hot, self._cold, share) for share in (begin, end))
+        hot, cold = (self._first * temperature_at(self._hot, self._cold, share) for share in (begin, end))
         _run(self._task, chain, steps, hot, cold)
         return steps
 
@@ -161,7 +161,7 @@ class _Maps(Annealing[Chain]):
 
 
 @map_solver(
-    "local-search", "moves that make no map slower, from the compiler's map and then from random ones", prepare=prepare
+    "local-search", "moves that do not raise the latency, from the compiler's map, then random ones", prepare=prepare
 )
 def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
     """Restarts from a random map if `patience` evaluations in a row bring no improvement.
@@ -178,13 +178,13 @@ def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
     while not task.spent():
         before, left = float(chain.seconds[0]), patience
         while left and not task.spent():
-            count = task.fitting(min(left, CHUNK))
+            count = task.within_budget(min(left, CHUNK))
             _run(task, chain, count, 0.0, 0.0)
             left -= count
         if chain.seconds[0] >= before and not task.spent():
-            chain.asked[:] = rng.integers(0, task.problem.memories, len(chain.asked))
+            chain.requested[:] = rng.integers(0, task.problem.memories, len(chain.requested))
             chain.seconds[0] = np.inf
-    return task.answered()
+    return task.best_map()
 
 
 def _begin(task: MapTask) -> Chain:

@@ -16,7 +16,7 @@ from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.maps.task import MapTask, map_solver
 
 
-@map_solver("brkga", "biased random-key genetic algorithm, a gene for each tensor")
+@map_solver("brkga", "biased random-key genetic algorithm, one gene per tensor")
 def solve_brkga(
     task: MapTask, *, population: int = 100, elites: int = 20, mutants: int = 20, elite_bias: float = 0.7
 ) -> MemoryMap:
@@ -43,7 +43,7 @@ def solve_brkga(
         fresh = np.concatenate([children_genes, rng.random((mutants, genes.shape[1]))])
         genes = np.concatenate([best, fresh])
         seconds = np.concatenate([seconds[ranked[:elites]], _latencies(task, fresh)])
-    return task.answered()
+    return task.best_map()
 
 
 def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
     return seconds
 
 
-@map_solver("greedy-dp", "EGRL's Greedy-DP: node by node, the best pair of memories with all others as they are")
+@map_solver("greedy-dp", "EGRL's Greedy-DP: for one node after another the best pair of memories")
 def solve_greedy(task: MapTask) -> MemoryMap:
     """Greedy-DP from everything in the slowest memory. As in the paper, a map that the compiler changes earns a
     negative reward and is never chosen. Passes over all steps end with the budget, or after one without a change.
@@ -77,7 +77,7 @@ def solve_greedy(task: MapTask) -> MemoryMap:
             kept = (pairs == row[[step, n + step]]).all(1).argmax()
             if latency[best] < latency[kept]:
                 row, changed = maps[best], True
-    return task.answered()
+    return task.best_map()
 
 
 _BATCH = 256
@@ -89,24 +89,24 @@ def solve_random(task: MapTask) -> MemoryMap:
     rng = np.random.default_rng(task.seed)
     while not task.spent():
         task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
-    return task.answered()
+    return task.best_map()
 
 
 @map_solver("all-slowest", "everything in the largest, slowest memory")
 def solve_slowest(task: MapTask) -> MemoryMap:
     """One evaluation, whatever the budget."""
     task.evaluate(np.zeros_like(task.fastest)[None])
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 @map_solver("compiler", "first come, first served: the fastest memory that has room, in program order")
 def solve_compiler(task: MapTask) -> MemoryMap:
     """One evaluation, whatever the budget."""
     task.evaluate(task.fastest[None])
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
-@map_solver("benefit", "benefit per byte: whatever saves most seconds a byte goes first, where it fits")
+@map_solver("benefit", "the tensor that saves most seconds per byte first, if it fits")
 def solve_benefit(task: MapTask) -> MemoryMap:
     """Starts from everything in the slowest memory and moves tensors to faster ones. That takes an evaluation for each
     tensor and faster memory, unless the tensor is in one at least as fast.
@@ -123,7 +123,7 @@ def solve_benefit(task: MapTask) -> MemoryMap:
             _, _, moved = task.evaluate(row[None])
             if moved[0]:
                 row[place] = slower
-    return task.answer(task.answered())
+    return task.answer(task.best_map())
 
 
 def _by_benefit(problem: MapProblem) -> list[tuple[int, int]]:

@@ -43,7 +43,7 @@ def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
         raise ProblemError(f"method 'cp-sat' takes graphs of up to {MAX_STEPS} ops: this one has {task.problem.steps}")
     task.evaluate(task.fastest[None])
     prove(task, workers, gap)
-    return task.answered()
+    return task.best_map()
 
 
 def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
@@ -63,7 +63,7 @@ def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
         task.evaluate(np.array(values).reshape(-1, task.problem.memories).argmax(1)[None])
 
     def tick() -> bool:
-        task.report(task.evaluations, task.latency, at_once=True)
+        task.report(task.evaluations, task.latency, force=True)
         return False
 
     proved = minimise(model.model, model.objective, model.variables, limits, take, tick)

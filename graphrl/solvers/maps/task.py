@@ -77,12 +77,12 @@ def maps_of(problem: MapProblem) -> Maps:
 
 
 @part
-def cost(maps: Maps, asked: np.ndarray, given: np.ndarray, moved: np.ndarray) -> float:
+def cost(maps: Maps, requested: np.ndarray, assigned: np.ndarray, moved: np.ndarray) -> float:
     """The latency of the compiler's valid version of a map, seconds.
 
     Args:
-      asked: `[2n]` int64.
-      given: `[2n]` int64, is set to the compiler's map.
+      requested: `[2n]` int64.
+      assigned: `[2n]` int64, is set to the compiler's map.
       moved: `[1]` int64, is set to the bytes that moved.
     """
     steps, capacity, room, freed, busy = maps.steps, maps.capacity, maps.room, maps.freed, maps.busy
@@ -97,27 +97,27 @@ def cost(maps: Maps, asked: np.ndarray, given: np.ndarray, moved: np.ndarray) ->
             freed[i * m + k] = 0
             busy[k] = 0.0
         busy[0] = step.inputs
-        memory = asked[i]
+        memory = requested[i]
         while memory > 0 and room[memory] + room[2 * m + memory] + step.weight_pages > capacity[memory]:
             memory -= 1
-        if memory != asked[i]:
+        if memory != requested[i]:
             moved[0] += step.weight_bytes
-        given[i] = memory
+        assigned[i] = memory
         room[memory] += step.weight_pages
         busy[memory] += maps.weight_seconds[i * m + memory]
-        memory = asked[n + i]
+        memory = requested[n + i]
         while memory > 0 and room[memory] + room[m + memory] + step.output_pages > capacity[memory]:
             memory -= 1
-        if memory != asked[n + i]:
+        if memory != requested[n + i]:
             moved[0] += step.output_bytes
-        given[n + i] = memory
+        assigned[n + i] = memory
         room[m + memory] += step.output_pages
         room[2 * m + memory] = max(room[2 * m + memory], room[m + memory])
         for t in range(step.dates, steps[i + 1].dates):
             freed[maps.frees[t] * m + memory] += maps.tensor_pages[t]
         busy[memory] += maps.output_seconds[i * m + memory]
         for e in range(step.reads, steps[i + 1].reads):
-            memory = given[n + maps.read_source[e]]
+            memory = assigned[n + maps.read_source[e]]
             busy[memory] += maps.read_seconds[e * m + memory]
         longest = step.compute
         for k in range(m):
@@ -128,17 +128,17 @@ def cost(maps: Maps, asked: np.ndarray, given: np.ndarray, moved: np.ndarray) ->
 
 
 @entry
-def evaluate_all(maps: Maps, asked: np.ndarray, given: np.ndarray, seconds: np.ndarray, moved: np.ndarray) -> None:
+def evaluate_all(m: Maps, requested: np.ndarray, assigned: np.ndarray, seconds: np.ndarray, moved: np.ndarray) -> None:
     """Evaluates p maps.
 
     Args:
-      asked: `[p, 2n]` int64.
-      given: `[p, 2n]` int64, is set to the compiler's maps.
+      requested: `[p, 2n]` int64.
+      assigned: `[p, 2n]` int64, is set to the compiler's maps.
       seconds: `[p]` float64, is set to their latencies.
       moved: `[p]` int64, is set to the bytes that moved.
     """
-    for i in range(integer(len(asked))):
-        seconds[i] = cost(maps, asked[i], given[i], moved[i : i + 1])
+    for i in range(integer(len(requested))):
+        seconds[i] = cost(m, requested[i], assigned[i], moved[i : i + 1])
 
 
 P = ParamSpec("P")
@@ -174,45 +174,46 @@ class MapTask(Search[MemoryMap]):
         """The map that requests the fastest memory for everything; the compiler makes it valid: `[2n]` int64."""
         return np.full(2 * self.problem.steps, self.problem.memories - 1)
 
-    def fitting(self, count: int) -> int:
+    def within_budget(self, count: int) -> int:
         """The number of evaluations within the budget, at most `count`."""
         left = self.budget.evaluations
         return count if left is None else max(0, min(count, left - self.evaluations))
 
-    def evaluate(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def evaluate(self, requested: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Evaluates maps, as many as the budget has left, and keeps the best.
 
         Args:
-          asked: `[p, 2n]` int64.
+          requested: `[p, 2n]` int64.
 
         Returns:
           The compiler's maps `[q, 2n]`, their latencies `[q]` in seconds, and the bytes that moved `[q]`, of the first
           q maps within the budget.
         """
         if self._maps is None:
-            with self.uncounted(), announced(evaluate_all, "memory maps"):
+            with self.paused_clock(), announced(evaluate_all, "memory maps"):
                 self._maps = maps_of(self.problem)
-                evaluate_all(self._maps, asked[:0], asked[:0], np.zeros(0), np.zeros(0, np.int64))
-        asked = np.ascontiguousarray(asked[: self.fitting(len(asked))])
-        given, seconds, moved = np.empty_like(asked), np.empty(len(asked)), np.empty(len(asked), np.int64)
-        evaluate_all(self._maps, asked, given, seconds, moved)
-        self.evaluations += len(asked)
-        if len(asked):
+                evaluate_all(self._maps, requested[:0], requested[:0], np.zeros(0), np.zeros(0, np.int64))
+        count = self.within_budget(len(requested))
+        requested = np.ascontiguousarray(requested[:count])
+        assigned, seconds, moved = np.empty_like(requested), np.empty(count), np.empty(count, np.int64)
+        evaluate_all(self._maps, requested, assigned, seconds, moved)
+        self.evaluations += count
+        if count:
             best = int(seconds.argmin())
-            self.keep(given[best], float(seconds[best]))
+            self.keep(assigned[best], float(seconds[best]))
         self.report(self.evaluations, self.latency)
-        return given, seconds, moved
+        return assigned, seconds, moved
 
     def keep(self, row: np.ndarray, seconds: float) -> None:
         """Keeps a valid map and its latency, if it is the best."""
         if seconds < self.latency:
-            self.row, self.latency, self.best = row.copy(), seconds, self.answered
+            self.row, self.latency, self.best = row.copy(), seconds, self.best_map
 
     def spent(self) -> bool:
         """True if the budget is spent."""
-        return self.over(self.evaluations)
+        return self.is_spent(self.evaluations)
 
-    def answered(self) -> MemoryMap:
+    def best_map(self) -> MemoryMap:
         """The best map so far."""
         assert self.row is not None
         return MemoryMap.from_memories(

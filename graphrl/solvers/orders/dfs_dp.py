@@ -39,12 +39,12 @@ from graphrl.solvers.solver import solver
 
 MAX_BYTES = 2**30  # of the table of states
 STATES = 2_000_000  # about 0.5 GB at 500 ops
-LOOK = 64  # iterations of the search between two checks of the clock
+CHECK_STEPS = 64  # iterations of the search between two checks of the clock
 
 State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
 
 
-@solver("dfs-dp", "depth-first dynamic programming over orders, exact if it gets to the end", one_device=True)
+@solver("dfs-dp", "depth-first dynamic programming over orders, exact if it finishes", one_device=True)
 def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
     """Depth-first dynamic programming, see the module. n steps of the search count as an evaluation.
 
@@ -56,8 +56,8 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
       ProblemError: `states` is negative.
     """
     if states < 0:
-        raise ProblemError(f"states is {states}: must be at least 0, the number of states to remember")
-    n, most = len(task.graph.ops), task.budget.evaluations
+        raise ProblemError(f"states is {states}: must be at least 0, the number of stored states")
+    n, max_evaluations = len(task.graph.ops), task.budget.evaluations
 
     def evaluations() -> int:
         return -(-search.steps // n)
@@ -69,12 +69,12 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
     def improved() -> None:
         task.best = plan
 
-    def ended() -> bool:
+    def is_spent() -> bool:
         task.report(evaluations(), task.order_value(search.best_peak))
-        return task.over(search.steps // n)
+        return task.is_spent(search.steps // n)
 
     search = DepthFirst(task.graph, task.seed, improved, paper=paper, states=states)
-    search.run(ended, math.inf if most is None else n * most)
+    search.run(is_spent, math.inf if max_evaluations is None else n * max_evaluations)
     return plan()
 
 
@@ -82,7 +82,7 @@ class _Frame(NamedTuple):
     """A set of ops that the current branch has reached."""
 
     op: int  # the last of them, -1 if it is empty
-    ran: int  # the set, as bits
+    done: int  # the set, as bits
     state: State
     peak: float  # bytes, on the way there
     children: list[int]  # the ops to try next, from the end
@@ -109,37 +109,37 @@ class DepthFirst:
         state = len(graph.ops) // 8 + 100  # bytes, roughly: a set is an integer with a bit for each op
         self._states = min(states, MAX_BYTES // state)
         self._floor = 0.0 if paper else lower_bound(graph, Problem())
-        self._seen: dict[State, float] = {}
+        self._peaks: dict[State, float] = {}
         self._stack: list[_Frame] = []
-        self._cut = False  # True if ops were left out untried
+        self._pruned = False  # True if ops were left out untried
         self.best: list[int] = []
         self.best_peak = math.inf
         self.finished = False
         self.steps = 0
 
-    def run(self, ended: Callable[[], bool], most_steps: float = math.inf) -> None:
-        """Searches until it is finished, or has an order and `ended` returns True or the number of steps is reached."""
-        self._ended = ended
+    def run(self, is_spent: Callable[[], bool], max_steps: float = math.inf) -> None:
+        """Searches until it is finished, or has an order and `is_spent` returns True or `max_steps` are made."""
+        self._is_spent = is_spent
         self._stack.append(_Frame(-1, 0, 0, 0, self._children(0)))
-        turns = 0
+        iterations = 0
         while self._stack:
-            turns += 1
-            if self.best and (self.steps >= most_steps or (turns % LOOK == 0 and ended())):
+            iterations += 1
+            if self.best and (self.steps >= max_steps or (iterations % CHECK_STEPS == 0 and is_spent())):
                 return
             frame = self._stack[-1]
             if frame.peak >= self.best_peak or not frame.children:
                 self._leave(frame)
             else:
                 self._enter(frame, frame.children.pop())
-        self.finished = not self._cut or self.best_peak <= self._floor
+        self.finished = not self._pruned or self.best_peak <= self._floor
 
     def _enter(self, frame: _Frame, op: int) -> None:
-        walk, ran = self._walk, frame.ran | 1 << op
+        walk, done = self._walk, frame.done | 1 << op
         peak = max(frame.peak, walk.step(op))
         self.steps += 1
-        state: State = (ran, walk.sizes()) if walk.reuses else ran
-        seen = self._seen.get(state)
-        if peak >= self.best_peak or (seen is not None and (peak >= seen or not self._paper)):
+        state: State = (done, walk.sizes()) if walk.reuses else done
+        known_peak = self._peaks.get(state)
+        if peak >= self.best_peak or (known_peak is not None and (peak >= known_peak or not self._paper)):
             walk.back(op)
         elif len(self._stack) == self._n:
             self.best, self.best_peak = [*(before.op for before in self._stack[1:]), op], peak
@@ -148,14 +148,14 @@ class DepthFirst:
             if peak <= self._floor:
                 self._stack.clear()
         else:
-            if seen is not None or len(self._seen) < self._states:
-                self._seen[state] = peak
+            if known_peak is not None or len(self._peaks) < self._states:
+                self._peaks[state] = peak
             self._ready.remove(op)
             for after in self._successors[op]:
                 self._left[after] -= 1
                 if self._left[after] == 0:
                     self._ready.append(after)
-            self._stack.append(_Frame(op, ran, state, peak, self._children(peak)))
+            self._stack.append(_Frame(op, done, state, peak, self._children(peak)))
 
     def _leave(self, frame: _Frame) -> None:
         self._stack.pop()
@@ -168,22 +168,22 @@ class DepthFirst:
         self._ready.append(frame.op)
         self._walk.back(frame.op)
         if frame.peak >= self.best_peak and not self._paper:
-            self._seen.pop(frame.state, None)  # its search was not finished: at a lower peak, it may still be better
+            self._peaks.pop(frame.state, None)  # its search was not finished: at a lower peak, it may still be better
 
     def _children(self, peak: float) -> list[int]:
-        if not self.best and self._ended():
-            self._cut = True
+        if not self.best and self._is_spent():
+            self._pruned = True
             return self._ready[-1:]  # out of time: the quickest way to an order
         if self._paper:
             return self._random.sample(self._ready, len(self._ready))
         walk, live, children = self._walk, self._walk.live[0], []
         for op in self._ready:
-            compared = walk.step(op)
-            behind = walk.live[0]
+            step_peak = walk.step(op)
+            live_after = walk.live[0]
             walk.back(op)
             self.steps += 1
-            if compared <= peak and behind <= live and not walk.reuses:
+            if step_peak <= peak and live_after <= live and not walk.reuses:
                 return [op]
-            if compared < self.best_peak:
-                children.append((max(peak, compared), behind, self._random.random(), op))
+            if step_peak < self.best_peak:
+                children.append((max(peak, step_peak), live_after, self._random.random(), op))
         return [op for *_, op in sorted(children, reverse=True)]

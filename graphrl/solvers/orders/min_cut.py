@@ -25,26 +25,26 @@ from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 
 FROM_BEST = 0.7  # share of passes that use the best order so far
-OTHERS = 4  # fewer other orders than this take part in a pass
+MAX_OTHERS = 4  # fewer other orders than this take part in a pass
 NOISE = 0.1  # sizes for the cuts are multiplied by up to about exp(+-NOISE), most of them by much less
 
 
-@solver("min-cut", "orders through minimum cuts at the peak, with a bound by the same cuts", one_device=True)
+@solver("min-cut", "orders from minimum cuts at the peak, which also prove a lower bound", one_device=True)
 def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
     """Orders ops by passes of minimum cuts. An evaluation is one order whose memory is computed.
 
     Args:
       starts: orders `[n]` of ops to start from, in addition to those of the quick rules.
     """
-    passes = Passes(task.graph, task.seed, starts, task.over)
+    passes = Passes(task.graph, task.seed, starts, task.is_spent)
 
     def plan() -> Plan:
         bound = task.order_value(passes.bound)
         return task.plan(None, passes.best, evaluations=passes.evaluations, bound=bound)
 
     task.best = plan
-    while passes.peak > passes.bound and not task.over(passes.evaluations):
-        passes.next(lambda: task.over(passes.evaluations))
+    while passes.peak > passes.bound and not task.is_spent(passes.evaluations):
+        passes.next(lambda: task.is_spent(passes.evaluations))
         task.report(passes.evaluations, task.order_value(passes.peak))
     passes.tighten()
     return plan()
@@ -57,7 +57,7 @@ class Passes:
       graph: to be ordered on one device; resident weights are ignored here.
       seed: of the choices that passes make.
       starts: orders `[n]` of ops, in addition to those of the rules.
-      over: (evaluations) -> True if no further orders should be tried.
+      is_spent: (evaluations) -> True if no further orders should be tried.
 
     Attributes:
       usage: computes the bytes at each op of an order.
@@ -71,7 +71,7 @@ class Passes:
         graph: ComputationGraph,
         seed: int,
         starts: Sequence[np.ndarray] = (),
-        over: Callable[[int], bool] = lambda evaluations: False,
+        is_spent: Callable[[int], bool] = lambda evaluations: False,
     ) -> None:
         self._graph = graph
         flow = Flow(graph)
@@ -81,7 +81,7 @@ class Passes:
         for order in _orders(flow, starts):
             orders.append(np.array(order, np.int64))
             peaks.append(int(self.usage(orders[-1]).max()))
-            if over(len(orders)):
+            if is_spent(len(orders)):
                 break
         self.orders = [orders[i] for i in np.argsort(peaks, kind="stable")]
         self.best, self.peak = self.orders[0], min(peaks)
@@ -89,9 +89,9 @@ class Passes:
         self._sizes = needs.least[needs.least > 0]
         self._division = Division(Cuts(graph, needs), self.usage)
         self._rng = np.random.default_rng(seed)
-        self._passed = 0
+        self._num_passes = 0
         self.bound = 0
-        self._tightened_by: np.ndarray | None = None
+        self._bound_order: np.ndarray | None = None
         self.tighten()
 
     @property
@@ -99,21 +99,21 @@ class Passes:
         """Orders whose memory was computed."""
         return len(self.orders) + self._division.evaluations
 
-    def next(self, over: Callable[[], bool]) -> np.ndarray:
-        """The order `[n]` of the next pass, which ends early once `over` returns True.
+    def next(self, is_spent: Callable[[], bool]) -> np.ndarray:
+        """The order `[n]` of the next pass, which ends early once `is_spent` returns True.
 
         The first pass uses all the rules; later ones the best order and some others, with cuts through slightly
         different sizes.
         """
         orders, weight = self.orders, None
-        if self._passed:
+        if self._num_passes:
             rng = self._rng
-            others = [self.orders[i] for i in rng.permutation(len(self.orders))[: rng.integers(OTHERS)]]
+            others = [self.orders[i] for i in rng.permutation(len(self.orders))[: rng.integers(MAX_OTHERS)]]
             first = [self.best] if not others or rng.random() < FROM_BEST else []
             noise = NOISE * rng.random() ** 2 * rng.standard_normal(len(self._sizes))
             orders, weight = [*first, *others], np.rint(self._sizes * np.exp(noise)).astype(np.int64)
-        self._passed += 1
-        order = self._division(orders, self.bound, self._rng, weight, over)
+        self._num_passes += 1
+        order = self._division(orders, self.bound, self._rng, weight, is_spent)
         peak = int(self.usage(order).max())
         if peak <= self.peak:  # of equals the newer, so that the next pass starts elsewhere
             self.best, self.peak = order, peak
@@ -121,8 +121,8 @@ class Passes:
 
     def tighten(self) -> None:
         """Improves the bound by means of the best order, unless that was tried or the bound is reached."""
-        if self.peak > self.bound and self.best is not self._tightened_by:
-            self._tightened_by = self.best
+        if self.peak > self.bound and self.best is not self._bound_order:
+            self._bound_order = self.best
             self.bound = max(self.bound, int(lower_bound(self._graph, Problem(), self.best)))
 
 
@@ -150,7 +150,7 @@ class Division:
         target: int,
         rng: np.random.Generator,
         weight: np.ndarray | None,
-        over: Callable[[], bool],
+        is_spent: Callable[[], bool],
     ) -> np.ndarray:
         """Computes an order `[n]`.
 
@@ -159,14 +159,14 @@ class Division:
           target: bytes: parts that need no more are not changed.
           rng: chooses between the earliest and the latest minimum cut.
           weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
-          over: returns True to stop with the current order.
+          is_spent: returns True to stop with the current order.
         """
         places = np.argsort(np.stack(orders), axis=1)
         order = np.array(orders[0])
         parts = [(0, len(order))]
-        while parts and not over():
+        while parts and not is_spent():
             begin, end = parts.pop()
-            peak, at = self._arrange(order, begin, end, places, over)
+            peak, at = self._arrange(order, begin, end, places, is_spent)
             if peak <= target:
                 continue
             op, phase = int(order[at]), np.full(len(order), OPEN)
@@ -185,20 +185,20 @@ class Division:
         return order
 
     def _arrange(
-        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, over: Callable[[], bool]
+        self, order: np.ndarray, begin: int, end: int, places: np.ndarray, is_spent: Callable[[], bool]
     ) -> tuple[int, int]:
         """Orders the ops of a part, in place, like the order in which they need least; returns the peak of the part and
         its place.
         """
         part = order[begin:end].copy()
         best: tuple[int, int, np.ndarray] | None = None
-        for tried in np.unique(np.stack([part[np.argsort(place[part])] for place in places]), axis=0):
-            order[begin:end] = tried
+        for candidate in np.unique(np.stack([part[np.argsort(place[part])] for place in places]), axis=0):
+            order[begin:end] = candidate
             usage = self._usage(order)[begin:end]
             self.evaluations += 1
             if best is None or usage.max() < best[0]:
-                best = int(usage.max()), begin + int(usage.argmax()), tried
-            if over():
+                best = int(usage.max()), begin + int(usage.argmax()), candidate
+            if is_spent():
                 break
         assert best is not None
         order[begin:end] = best[2]

@@ -85,17 +85,17 @@ class Drawing:
             if by_priority:
                 keys[rows, place] = keys[rows, count]
                 keys[rows, count] = -1.0
-            row, op = self._made_ready(ops, left)
+            row, op = self._newly_ready(ops, left)
             if len(op):
-                more = np.bincount(row, minlength=lanes)
-                at = count[row] + _places(more)
+                added = np.bincount(row, minlength=lanes)
+                at = count[row] + _places(added)
                 ready[row, at] = op
                 if by_priority:
                     keys[row, at] = priorities[row, op]
-                count += more
+                count += added
         return orders
 
-    def _made_ready(self, ops: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _newly_ready(self, ops: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts a dependency of the successors of each lane's op as done; returns (lane, op) of the ready ones."""
         degree = self._out_degree[ops]
         row = np.repeat(np.arange(len(ops)), degree)
@@ -122,7 +122,7 @@ def _best_order(task: Task, samples: int, by_priority: bool) -> Plan:
     def plan() -> Plan:
         return task.plan(None, best, evaluations=done)
 
-    while not done or (done < total and not task.over(done)):
+    while not done or (done < total and not task.is_spent(done)):
         count = int(min(max(1, (CELLS if done else FIRST_CELLS) // flow.num_ops), LANES, total - done))
         orders = drawing.draw(rng, count, by_priority, task.end if done else math.inf)
         if orders is None:

@@ -17,7 +17,7 @@ from graphrl.solvers.solver import solver
 
 @solver(
     "series-parallel",
-    "exact, for trees and series-parallel graphs whose tensors have one reader each",
+    "exact for trees and series-parallel graphs in which each tensor has one reader",
     one_device=True,
     objectives=("peak_memory",),
 )
@@ -50,9 +50,9 @@ def _segments(flow: Flow) -> list[Segment]:
     workspace = flow.graph.arrays.workspace_bytes.tolist()
     segments = []
     for op in range(flow.num_ops):
-        lasting = flow.held(op)
-        passing = sum(flow.size[b] for b in flow.writes[op]) - lasting  # outputs without readers are freed after the op
-        segments.append(known_optima.op_segment(op, freed[op], lasting, workspace[op] + passing))
+        kept = flow.kept_bytes(op)
+        unread = sum(flow.size[b] for b in flow.writes[op]) - kept  # outputs without readers are freed after the op
+        segments.append(known_optima.op_segment(op, freed[op], kept, workspace[op] + unread))
     return segments
 
 

@@ -41,7 +41,7 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.simple import order_rule
 
 SCALAR_BYTES = 8
-NOTHING = 2**200  # above any bytes * ops
+EMPTY = 2**200  # above any bytes * ops
 FIRST = 2**63 - 1  # int64's largest: the priority of scalars
 
 
@@ -73,7 +73,7 @@ def _inverse(neighbours: list[list[int]]) -> list[list[int]]:
 
 
 class _ReadyQueue:
-    """The ready ops, by priority; `ran` updates `uses_left` of each buffer."""
+    """The ready ops, by priority; `finish` updates `uses_left` of each buffer."""
 
     def __init__(self, flow: Flow, hlo: Instructions) -> None:
         self._flow, self._hlo = flow, hlo
@@ -109,16 +109,16 @@ class _ReadyQueue:
                 return op
         return None
 
-    def ran(self, op: int) -> list[int]:
+    def finish(self, op: int) -> list[int]:
         """Counts the op's uses as done; returns the ready ops that are now last users, in XLA's order of visits."""
-        raised = set()
+        promoted = set()
         for buffer in self._flow.reads[op]:
             self._uses_left[buffer] -= 1
             self._last_user[buffer] -= op
             if self._uses_left[buffer] == 1 and not self._flow.pinned[buffer]:
-                raised.add(self._last_user[buffer])
+                promoted.add(self._last_user[buffer])
         place = {operand: i for i, operand in enumerate(self._hlo.operands[op])}
-        placed = [(min(place.get(o, len(place)) for o in self._hlo.operands[user]), user) for user in raised]
+        placed = [(min(place.get(o, len(place)) for o in self._hlo.operands[user]), user) for user in promoted]
         return [user for _, user in sorted(placed) if user in self._priority]
 
 
@@ -137,8 +137,8 @@ def xla_list(flow: Flow) -> list[int]:
     order: list[int] = []
     while (best := queue.pop()) is not None:
         order.append(best)
-        raised = queue.ran(best)
-        for op in (*waiting.ran(best), *raised):
+        promoted = queue.finish(best)
+        for op in (*waiting.finish(best), *promoted):
             queue.enter(op)
     return order
 
@@ -186,8 +186,8 @@ def xla_best(flow: Flow) -> list[int]:
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
-order_rule("xla", "XLA's memory scheduler: the best of the next three", xla_best)
-order_rule("xla-list", "XLA's list scheduler: the op that frees most", xla_list)
+order_rule("xla", "XLA's memory scheduler: the best of list, depth first and post-order", xla_best)
+order_rule("xla-list", "XLA's list scheduler: the op that frees most bytes first", xla_list)
 order_rule("xla-dfs", "XLA's depth-first scheduler", xla_depth_first)
 order_rule("xla-postorder", "XLA's post-order scheduler", xla_post_order)
 
@@ -197,7 +197,7 @@ class _PrefixMin:
 
     def __init__(self, places: int) -> None:
         self._leaves = 1 << (places - 1).bit_length()
-        self._least = [NOTHING] * (2 * self._leaves)
+        self._least = [EMPTY] * (2 * self._leaves)
 
     def put(self, place: int, value: int) -> None:
         """Sets the value at a place; NOTHING removes it."""
@@ -209,7 +209,7 @@ class _PrefixMin:
 
     def least(self, places: int) -> int:
         """The least value at the first `places`."""
-        lowest, low, high = NOTHING, self._leaves, self._leaves + places
+        lowest, low, high = EMPTY, self._leaves, self._leaves + places
         while low < high:
             if low % 2:  # only at the root
                 lowest, low = min(lowest, self._least[low]), low + 1
@@ -223,7 +223,7 @@ class _PrefixMin:
         """The first place with a value."""
         node = 1
         while node < self._leaves:
-            node = 2 * node if self._least[2 * node] < NOTHING else 2 * node + 1
+            node = 2 * node if self._least[2 * node] < EMPTY else 2 * node + 1
         return node - self._leaves
 
 
@@ -238,38 +238,38 @@ def inductor_lpmf(flow: Flow) -> list[int]:
     size = [sum(buffer_size[b] for b in flow.writes[op]) + workspace[op] for op in range(n)]
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
-    behind = [flow.held(op) for op in range(n)]  # bytes that an op adds, less those that it frees
+    net_bytes = [flow.kept_bytes(op) for op in range(n)]  # bytes that an op adds, less those that it frees
     for buffer, users in enumerate(flow.users):
         if len(users) == 1 and not pinned[buffer]:
-            behind[users[0]] -= buffer_size[buffer]
+            net_bytes[users[0]] -= buffer_size[buffer]
     by_size = sorted(range(n), key=size.__getitem__)
     sizes = [size[op] for op in by_size]
     place = dict(zip(by_size, range(n), strict=True))
     ready = _PrefixMin(n)
     waiting = flow.waiting()
     for op in waiting.ready():
-        ready.put(place[op], behind[op] * n + op)
+        ready.put(place[op], net_bytes[op] * n + op)
     live, peak = 0, sum(buffer_size[b] for b in range(len(pinned)) if pinned[b])
     order: list[int] = []
     while len(order) < n:
         key = ready.least(bisect.bisect_right(sizes, peak - live))
-        if key == NOTHING:
+        if key == EMPTY:
             key = ready.least(bisect.bisect_right(sizes, sizes[ready.first()]))
         op = key % n
-        ready.put(place[op], NOTHING)
+        ready.put(place[op], EMPTY)
         order.append(op)
         peak = max(peak, live + size[op])
-        live += behind[op]
-        for after in waiting.ran(op):
-            ready.put(place[after], behind[after] * n + after)
+        live += net_bytes[op]
+        for after in waiting.finish(op):
+            ready.put(place[after], net_bytes[after] * n + after)
         for buffer in flow.reads[op]:
             users_left[buffer] -= 1
             last_user[buffer] -= op
             if users_left[buffer] == 1 and not pinned[buffer]:
                 user = last_user[buffer]
-                behind[user] -= buffer_size[buffer]
+                net_bytes[user] -= buffer_size[buffer]
                 if waiting.left[user] == 0:
-                    ready.put(place[user], behind[user] * n + user)
+                    ready.put(place[user], net_bytes[user] * n + user)
     return order
 
 
@@ -282,7 +282,7 @@ def inductor_bfs(flow: Flow) -> list[int]:
         _, op = heapq.heappop(queue)
         position[op] = len(order)
         order.append(op)
-        for after in waiting.ran(op):
+        for after in waiting.finish(op):
             heapq.heappush(queue, (sorted(position[before] for before in flow.predecessors[after]), after))
     return order
 
@@ -290,12 +290,12 @@ def inductor_bfs(flow: Flow) -> list[int]:
 def inductor_dfs(flow: Flow) -> list[int]:
     """Post-order, from all ops and among predecessors by the bytes that an op writes and reads, then by index."""
     workspace = flow.graph.arrays.workspace_bytes.tolist()
-    touched = [
+    used_bytes = [
         sum(flow.size[b] for b in (*flow.writes[op], *flow.reads[op])) + workspace[op] for op in range(flow.num_ops)
     ]
 
     def fewest_bytes_first(ops: list[int]) -> list[int]:
-        return sorted(ops, key=lambda op: (touched[op], op))
+        return sorted(ops, key=lambda op: (used_bytes[op], op))
 
     roots = fewest_bytes_first(list(range(flow.num_ops)))
     return post_order(flow.num_ops, roots, lambda op: fewest_bytes_first(flow.predecessors[op]))
@@ -306,7 +306,7 @@ def inductor_best(flow: Flow) -> list[int]:
     return flow.least_peak([flow.topological, inductor_lpmf(flow), inductor_bfs(flow), inductor_dfs(flow)])
 
 
-order_rule("inductor", "PyTorch Inductor's: the best of the given order and the next three", inductor_best)
+order_rule("inductor", "PyTorch Inductor's reordering: the best of the given order, lpmf, bfs and dfs", inductor_best)
 order_rule("inductor-lpmf", "PyTorch Inductor's least peak memory first", inductor_lpmf)
 order_rule("inductor-bfs", "PyTorch Inductor's breadth-first order", inductor_bfs)
 order_rule("inductor-dfs", "PyTorch Inductor's depth-first order", inductor_dfs)

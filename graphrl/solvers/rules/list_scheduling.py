@@ -45,17 +45,17 @@ from graphrl.solvers.rules.plan_builder import (
     earliest_first,
     highest_level_first,
     in_order,
-    placed,
+    place_all,
     prepare,
 )
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.solver import solver
 
 WORK = 100_000  # ops and uses, times devices, of which all list schedules take about a second with exact costs
-TIMED = 60  # factor of that where the builder computes their value
+TIMED_FACTOR = 60  # factor of that where the builder computes their value
 BUSY = (0.0, 0.25, 0.5)  # price of a busy second, in seconds of finish
-LOST = (0.0, 0.5)  # price of a second that others lose
-SPARE = 1.2  # target of a quick schedule, in multiples of the bound
+DELAY = (0.0, 0.5)  # price of a second that others lose
+TARGET_FACTOR = 1.2  # target of a quick schedule, in multiples of the bound
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
@@ -107,7 +107,7 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     """
     b = builder(graph, problem)
     if _is_timed(problem):
-        prices = (BUSY[1], LOST[1]) if problem.transfer == "rendezvous" else (0.0, 0.0)
+        prices = (BUSY[1], DELAY[1]) if problem.transfer == "rendezvous" else (0.0, 0.0)
         local_first = problem.transfer == "rendezvous"
         plan = highest_level_first(b, _earliest(problem, *prices), local_first=local_first)
         is_spread = plan[0].min() < plan[0].max()
@@ -116,22 +116,22 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
         return plan
     order = memory_orders(Flow(graph))[0]
     if problem.objective == "makespan":
-        return in_order(b, order, _earliest(problem, BUSY[1], LOST[1]))
-    return in_order(b, order, Choice(BYTES, target=SPARE * lower_bound(graph, problem)))
+        return in_order(b, order, _earliest(problem, BUSY[1], DELAY[1]))
+    return in_order(b, order, Choice(BYTES, target=TARGET_FACTOR * lower_bound(graph, problem)))
 
 
-def timely_schedule(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
+def schedule_within(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
     """The best list schedule if the time suffices for all of them, else a quick one.
 
     Args:
       seconds: that are left, infinite for no limit; below 1 they count as 1.
     """
-    return schedule(graph, problem) if timely(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
+    return schedule(graph, problem) if affordable(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
 
 
-def timely(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
+def affordable(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
     """True if some seconds suffice for all list schedules."""
-    return has_time(graph, problem, seconds * (TIMED if _is_timed(problem) else 1))
+    return has_time(graph, problem, seconds * (TIMED_FACTOR if _is_timed(problem) else 1))
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
@@ -157,21 +157,21 @@ def _makespan_plans(b: Builder, problem: Problem, orders: list[np.ndarray]) -> I
         return
     yield highest_level_first(b, _earliest(problem, 0.0, 0.0), local_first=False)
     for busy in BUSY:
-        for lost in LOST if problem.transfer == "rendezvous" else LOST[:1]:
-            yield highest_level_first(b, _earliest(problem, busy, lost), local_first=True)
+        for delay in DELAY if problem.transfer == "rendezvous" else DELAY[:1]:
+            yield highest_level_first(b, _earliest(problem, busy, delay), local_first=True)
     if problem.memory_limit is not None:
         for order in orders:
-            yield in_order(b, order, _earliest(problem, BUSY[1], LOST[1]))
+            yield in_order(b, order, _earliest(problem, BUSY[1], DELAY[1]))
 
 
 def _on_one_device(b: Builder, order: np.ndarray) -> PlacedOrder:
-    return placed(b, order, np.zeros(len(order), np.int64))
+    return place_all(b, order, np.zeros(len(order), np.int64))
 
 
-def _earliest(problem: Problem, busy: float, lost: float) -> Choice:
+def _earliest(problem: Problem, busy: float, delay: float) -> Choice:
     """Chooses the device where the op finishes first, among those that stay within the memory limit if any does."""
     limit = math.inf if problem.memory_limit is None else float(problem.memory_limit)
-    return Choice(FINISH, busy, lost, limit)
+    return Choice(FINISH, busy, delay, limit)
 
 
 def _memory_plans(

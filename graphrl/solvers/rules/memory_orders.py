@@ -26,16 +26,16 @@ MAX_BYTES_ABOVE = 2**62  # sums over paths grow exponentially
 
 # By graph, its orders and the number of evaluated ones: most methods start from them, and a portfolio has several
 # methods.
-_kept: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
+_cache: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...], int]] = weakref.WeakKeyDictionary()
 
 
 def memory_orders(flow: Flow) -> list[np.ndarray]:
     """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are cached
     as long as the graph exists, and are read-only.
     """
-    if flow.graph not in _kept:
-        _kept[flow.graph] = _ranked(flow)
-    orders, evaluations = _kept[flow.graph]
+    if flow.graph not in _cache:
+        _cache[flow.graph] = _ranked(flow)
+    orders, evaluations = _cache[flow.graph]
     flow.evaluations += evaluations
     return list(orders)
 
@@ -61,11 +61,11 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
     waiting = flow.waiting()
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
-    change = [flow.held(op) for op in range(flow.num_ops)]  # of live bytes, if run next
+    change = [flow.kept_bytes(op) for op in range(flow.num_ops)]  # of live bytes, if run next
     queue: list[tuple[int, int, int]] = []
     order, done = [], [False] * flow.num_ops
 
-    def frees_alone(buffer: int) -> None:
+    def count_last_use(buffer: int) -> None:
         if users_left[buffer] == 1 and not flow.pinned[buffer]:
             change[last_user[buffer]] -= flow.size[buffer]
 
@@ -76,14 +76,14 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
         for buffer in flow.reads[op]:
             users_left[buffer] -= 1
             last_user[buffer] -= op
-            frees_alone(buffer)
+            count_last_use(buffer)
             if users_left[buffer] == 1 and waiting.left[last_user[buffer]] == 0:
                 heapq.heappush(queue, (change[last_user[buffer]], age, last_user[buffer]))
-        for after in waiting.ran(op):
+        for after in waiting.finish(op):
             heapq.heappush(queue, (change[after], age, after))
 
     for buffer in range(len(users_left)):
-        frees_alone(buffer)
+        count_last_use(buffer)
     for op in waiting.ready():
         heapq.heappush(queue, (change[op], 0, op))
     for op in first:
@@ -99,11 +99,11 @@ def _reverse_greedy(flow: Flow) -> list[int]:
     waiting = Waiting(map(len, flow.successors), flow.predecessors)
     live = list(flow.pinned)
     # Going backwards over an op, its own buffers vanish and those that it is the first to read appear.
-    change = [sum(flow.size[b] for b in flow.reads[op] if not live[b]) - flow.held(op) for op in range(flow.num_ops)]
+    n = flow.num_ops
+    change = [sum(flow.size[b] for b in flow.reads[op] if not live[b]) - flow.kept_bytes(op) for op in range(n)]
     queue = [(change[op], 0, op) for op in waiting.ready()]
     heapq.heapify(queue)
-    order, done = [], [False] * flow.num_ops
-    age = 0
+    order, done, age = [], [False] * n, 0
     while queue:
         value, _, op = heapq.heappop(queue)
         if done[op] or value != change[op]:
@@ -119,7 +119,7 @@ def _reverse_greedy(flow: Flow) -> list[int]:
                 change[user] -= flow.size[buffer]
                 if waiting.left[user] == 0 and not done[user]:
                     heapq.heappush(queue, (change[user], age, user))
-        for before in waiting.ran(op):
+        for before in waiting.finish(op):
             heapq.heappush(queue, (change[before], age, before))
     return order[::-1]
 
@@ -127,7 +127,7 @@ def _reverse_greedy(flow: Flow) -> list[int]:
 def _postorder(flow: Flow) -> list[int]:
     above = [0] * flow.num_ops
     for op in flow.topological:
-        above[op] = min(MAX_BYTES_ABOVE, flow.held(op) + sum(above[before] for before in flow.predecessors[op]))
+        above[op] = min(MAX_BYTES_ABOVE, flow.kept_bytes(op) + sum(above[before] for before in flow.predecessors[op]))
 
     def heaviest_first(ops: list[int]) -> list[int]:
         return sorted(ops, key=lambda op: -above[op])
@@ -138,18 +138,18 @@ def _postorder(flow: Flow) -> list[int]:
 
 def _improved(flow: Flow, usage: Usage, order: list[int], passes: int = 2) -> tuple[int, np.ndarray, int]:
     """Peak and order, after moving ops later as long as it helps, and the number of evaluated orders."""
-    best, weighed = int(usage(np.array(order)).max()), 1
+    best, evaluations = int(usage(np.array(order)).max()), 1
     for _ in range(passes):
-        later = _late(flow, order)
+        later = _delayed(flow, order)
         peak = int(usage(np.array(later)).max())
-        weighed += 1
+        evaluations += 1
         if peak >= best:
             break
         best, order = peak, later
-    return best, np.array(order, np.int64), weighed
+    return best, np.array(order, np.int64), evaluations
 
 
-def _late(flow: Flow, order: list[int]) -> list[int]:
+def _delayed(flow: Flow, order: list[int]) -> list[int]:
     place = np.empty(flow.num_ops, np.int64)
     place[order] = np.arange(flow.num_ops)
     position = place.tolist()
@@ -158,6 +158,6 @@ def _late(flow: Flow, order: list[int]) -> list[int]:
     anchor = place.tolist()
     for op in reversed(order):
         freed = sum(flow.size[b] for b in flow.reads[op] if last[b] == position[op] and not flow.pinned[b])
-        if flow.successors[op] and flow.held(op) >= freed:
+        if flow.successors[op] and flow.kept_bytes(op) >= freed:
             anchor[op] = min(anchor[after] for after in flow.successors[op])
     return np.lexsort((place, np.array(anchor))).tolist()

@@ -27,7 +27,7 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.compilers import xla_depth_first
-from graphrl.solvers.rules.plan_builder import placed, prepare
+from graphrl.solvers.rules.plan_builder import place_all, prepare
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
@@ -37,7 +37,7 @@ TOTAL = 2**30  # of all ops or edges
 _TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap(
 
 
-@solver("expert", "layers in contiguous stages of equal work, one a device", colocates=True, prepare=prepare)
+@solver("expert", "layers in contiguous stages of equal work, one per device", colocates=True, prepare=prepare)
 def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
     """One plan, whatever the budget and the seed; a second one, with stages of equal bytes, if stages of equal work
     exceed the memory limit.
@@ -59,11 +59,11 @@ def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
     plans: list[Plan] = []
     for work in (graph.arrays.runtime, _bytes(graph, task.problem)):
         stage = equal_parts(np.bincount(layer, work), task.problem.devices)
-        plans.append(task.plan(*placed(b, ops, stage[layer]), evaluations=len(plans) + 1))
+        plans.append(task.plan(*place_all(b, ops, stage[layer]), evaluations=len(plans) + 1))
         if plans[-1].excess == 0:
             break
     best = min(plans, key=lambda plan: plan.rank)
-    return task.answer(task.known(best, len(plans)))
+    return task.answer(task.as_answer(best, len(plans)))
 
 
 def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | None:
@@ -72,7 +72,7 @@ def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | Non
     if layer is None:
         return None
     b, stage = builder(graph, problem), equal_parts(np.bincount(layer, graph.arrays.runtime), problem.devices)
-    return placed(b, _by_level(b, graph), stage[layer])
+    return place_all(b, _by_level(b, graph), stage[layer])
 
 
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
@@ -110,9 +110,9 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
     reader = np.full(n, n)
     np.minimum.at(reader, source, a.rank[target])
     works = (np.bincount(target, minlength=n) > 0) | (a.runtime > 0)
-    alone = works[leader] | (reader[leader] == n)
-    beside = a.topological[np.minimum(reader[leader], n - 1)]
-    return np.where(alone, leader, leader[group[beside]])[group]
+    is_leader = works[leader] | (reader[leader] == n)
+    neighbour = a.topological[np.minimum(reader[leader], n - 1)]
+    return np.where(is_leader, leader, leader[group[neighbour]])[group]
 
 
 def _scope(name: str) -> str | None:
@@ -150,7 +150,7 @@ def solve_metis(task: Task) -> Plan:
       MissingExtraError: pymetis is not installed.
     """
     placement = partition(task.graph, task.problem, task.seed)
-    plan = placed(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
+    plan = place_all(builder(task.graph, task.problem), np.array(xla_depth_first(Flow(task.graph))), placement)
     return task.answer(task.plan(*plan, evaluations=1))
 
 
@@ -191,13 +191,13 @@ def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.n
     """
     a = graph.arrays
     writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
-    apart = writer != reader
-    writer, reader = writer[apart], reader[apart]
+    crossing = writer != reader
+    writer, reader = writer[crossing], reader[crossing]
     pair = np.concatenate([writer * a.num_ops + reader, reader * a.num_ops + writer])
-    both = np.tile(a.tensor_bytes[a.use_tensor[apart]].astype(np.float64), 2)
+    num_bytes = np.tile(a.tensor_bytes[a.use_tensor[crossing]].astype(np.float64), 2)
     pairs, index = np.unique(pair, return_inverse=True)
     source, target = np.divmod(pairs, a.num_ops)
-    return source, target, np.bincount(index, both, minlength=len(pairs))
+    return source, target, np.bincount(index, num_bytes, minlength=len(pairs))
 
 
 def _integers(weights: np.ndarray) -> np.ndarray:

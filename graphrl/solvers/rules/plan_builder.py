@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import announced, beside, entry, inlined, integer, part
+from graphrl.compiled import announced, background_compile, entry, inlined, integer, part
 from graphrl.compiled.structures import pop, push
 from graphrl.costs.host.clocks import LINK, RENDEZVOUS, run_op, run_transfer
 from graphrl.costs.problem import Problem
@@ -38,19 +38,19 @@ class Choice(NamedTuple):
 
     least: int
     busy: float = 0.0  # seconds of finish for a second that a device is still busy when the first is free
-    lost: float = 0.0  # the same for a second by which the clocks of others advance (rendezvous: they send)
+    delay: float = 0.0  # the same for a second by which the clocks of others advance (rendezvous: they send)
     target: float = np.inf  # bytes of peak, by the estimate
 
 
 def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
     """Places the ops in an order `[n]`, each by the choice."""
-    return _built(b, GIVEN, choice, order)
+    return _run_build(b, GIVEN, choice, order)
 
 
-def placed(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
+def place_all(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrder:
     """Places the ops in an order `[n]` on the devices `[n]`."""
     b.ops["device"][:-1] = placement
-    return _built(b, GIVEN, Choice(KEPT), order)
+    return _run_build(b, GIVEN, Choice(KEPT), order)
 
 
 def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
@@ -61,14 +61,14 @@ def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> Pla
       choice: of its device.
       local_first: True if ops that need no transfer to the device that is free go before those that do.
     """
-    return _built(b, LOCAL_FIRST if local_first else HIGHEST, choice)
+    return _run_build(b, LOCAL_FIRST if local_first else HIGHEST, choice)
 
 
 def earliest_first(b: Builder) -> PlacedOrder:
     """ETF: of all ops whose predecessors are placed, on all devices, the earliest start; of equals, the op of highest
     level, then the lower op, then the lower device.
     """
-    return _built(b, EARLIEST, Choice(KEPT))
+    return _run_build(b, EARLIEST, Choice(KEPT))
 
 
 @functools.cache
@@ -79,12 +79,12 @@ def prepare() -> None:
         build(b, GIVEN, np.zeros(1, np.int64), Choice(KEPT))
 
 
-def prepared_beside() -> AbstractContextManager[None]:
+def prepared_in_background() -> AbstractContextManager[None]:
     """Runs `prepare` in another process while this one compiles something else in the block, which takes longer."""
-    return beside(build, NAME, prepare)
+    return background_compile(build, NAME, prepare)
 
 
-def _built(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:
+def _run_build(b: Builder, rule: int, choice: Choice, order: np.ndarray | None = None) -> PlacedOrder:
     prepare()
     b.clear()
     if order is None:
@@ -189,20 +189,20 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
     """Appends an op, whose inputs are sorted, on a device. Takes the number of nodes and returns the new one."""
     ops, devices, rows = b.ops, b.devices, b.rows
     start, _, count = transfer(b, op, device, count)
-    moved = _moved(b)
+    clock = _transfer_clocks(b)
     for other in range(len(devices)):
-        b.clocks[moved, other] = b.trial[moved, other]
+        b.clocks[clock, other] = b.trial[clock, other]
     ops[op].device = ops[ops[op].leader].home = device
     ops[op].end = run_op(b.clocks, device, start, ops[op].runtime) + ops[op].runtime
     b.nodes[count] = op
     devices[device].weights += ops[op].weight
     for e in range(ops[op + 1].writes - 1, ops[op].writes - 1, -1):  # a buffer that takes another one over comes last
-        size, takes = _room(b, integer(rows[e]), device)
-        if takes:
+        size, reuses = _allocation(b, integer(rows[e]), device)
+        if reuses:
             source = b.copies[b.tensors[rows[e]].source * len(devices) + device]
-            size, source.held = source.held, NONE
+            size, source.bytes = source.bytes, NONE
             devices[device].live -= size
-        _hold(b, integer(rows[e]), device, size)
+        _allocate(b, integer(rows[e]), device, size)
     devices[device].peak = max(devices[device].peak, devices[device].live + ops[op].workspace)
     for e in range(ops[op].reads, ops[op + 1].reads):
         b.tensors[rows[e]].left -= 1
@@ -222,30 +222,30 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
     if home != NONE:
         return home
     free = b.clocks[0, _first_free(b)]
-    best, best_over, best_first, best_second, best_third = integer(0), np.inf, np.inf, np.inf, np.inf
+    best, best_excess, best_first, best_second, best_third = integer(0), np.inf, np.inf, np.inf, np.inf
     for device in range(len(devices)):
         entry = devices[device]
-        start, lost, added = transfer(b, op, device, integer(NONE))
+        start, delay, added = transfer(b, op, device, integer(NONE))
         busy = b.clocks[0, device] - free
         for e in range(ops[op].writes, ops[op + 1].writes):
-            size, takes = _room(b, integer(rows[e]), device)
-            added += 0 if takes else size
+            size, reuses = _allocation(b, integer(rows[e]), device)
+            added += 0 if reuses else size
         peak = max(entry.peak, entry.live + added + ops[op].workspace) + entry.weights + ops[op].weight
-        over, first, second, third = max(0.0, peak - choice.target), start, 0.0, 0.0
+        excess, first, second, third = max(0.0, peak - choice.target), start, 0.0, 0.0
         if choice.least == FINISH:
-            first = start + ops[op].runtime + choice.busy * busy + choice.lost * lost
+            first = start + ops[op].runtime + choice.busy * busy + choice.delay * delay
             second, third = busy, float(added)
         elif choice.least == BYTES:
             first, second = float(added), float(peak)
         better = third < best_third
-        if over != best_over:
-            better = over < best_over
+        if excess != best_excess:
+            better = excess < best_excess
         elif first != best_first:
             better = first < best_first
         elif second != best_second:
             better = second < best_second
         if better:
-            best, best_over, best_first, best_second, best_third = device, over, first, second, third
+            best, best_excess, best_first, best_second, best_third = device, excess, first, second, third
     return best
 
 
@@ -278,9 +278,9 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
     """
     ops, tensors, copies, devices, rows, trial = b.ops, b.tensors, b.copies, b.devices, b.rows, b.trial
     d = len(devices)
-    moved = _moved(b)
+    clock = _transfer_clocks(b)
     for other in range(d):
-        trial[moved, other] = b.clocks[moved, other]
+        trial[clock, other] = b.clocks[clock, other]
     start, added, senders, written = 0.0, integer(0), integer(0), count
     for i in range(ops[op + 1].inputs - ops[op].inputs):
         t = b.inputs[i]
@@ -299,17 +299,17 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
                 added += tensor.bytes
                 if count != NONE:
                     copy.arrival = arrival
-                    _hold(b, tensor.buffer, device, tensor.bytes)
+                    _allocate(b, tensor.buffer, device, tensor.bytes)
                     b.nodes[written] = len(ops) - 1 + t * d + device
                     written += 1
         start = max(start, arrival)
     for e in range(ops[op].awaits, ops[op + 1].awaits):
         start = max(start, ops[rows[e]].end)
-    lost = 0.0
+    delay = 0.0
     for i in range(senders if b.transfer == RENDEZVOUS else 0):
         sender = devices[i].sender
-        lost += trial[0, sender] - b.clocks[0, sender]
-    return max(start, b.clocks[0, device]), lost, added if count == NONE else written
+        delay += trial[0, sender] - b.clocks[0, sender]
+    return max(start, b.clocks[0, device]), delay, added if count == NONE else written
 
 
 @inlined
@@ -343,27 +343,27 @@ def _is_before(b: Builder, t: int, other: int) -> bool:
 
 
 @inlined
-def _moved(b: Builder) -> int:
+def _transfer_clocks(b: Builder) -> int:
     """The clocks that transfers move: those of links or those of devices."""
     return integer(1 if b.transfer == LINK else 0)
 
 
 @inlined
-def _room(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
+def _allocation(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
     """Bytes of a buffer that an op writes on a device, and True if it takes them over."""
     entry = b.tensors[buffer]
     if entry.source == NONE:
         return entry.size, False
     # It may turn out only later if the op is really the last user on its device: the larger size is safe.
-    held = b.copies[entry.source * len(b.devices) + device].held
-    return max(entry.size, held), entry.takes == 1 and held != NONE and b.tensors[entry.source].left == 1
+    allocated = b.copies[entry.source * len(b.devices) + device].bytes
+    return max(entry.size, allocated), entry.takes == 1 and allocated != NONE and b.tensors[entry.source].left == 1
 
 
 @inlined
-def _hold(b: Builder, buffer: int, device: int, size: int) -> None:
+def _allocate(b: Builder, buffer: int, device: int, size: int) -> None:
     """Adds `size` bytes of a buffer to a device."""
     copy = b.copies[buffer * len(b.devices) + device]
-    copy.held = max(copy.held, integer(0)) + size
+    copy.bytes = max(copy.bytes, integer(0)) + size
     b.devices[device].live += size
 
 
@@ -373,6 +373,6 @@ def _release(b: Builder, buffer: int) -> None:
     if b.tensors[buffer].left == 0 and not b.tensors[buffer].pinned:
         for device in range(len(b.devices)):
             copy = b.copies[buffer * len(b.devices) + device]
-            if copy.held != NONE:
-                b.devices[device].live -= copy.held
-                copy.held = NONE
+            if copy.bytes != NONE:
+                b.devices[device].live -= copy.bytes
+                copy.bytes = NONE

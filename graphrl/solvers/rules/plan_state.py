@@ -51,7 +51,7 @@ TENSOR = np.dtype(
     ],
     align=True,
 )
-COPY = np.dtype([("arrival", np.float64), ("held", np.int64)], align=True)  # seconds, and a buffer's bytes, or NONE
+COPY = np.dtype([("arrival", np.float64), ("bytes", np.int64)], align=True)  # seconds, and a buffer's bytes, or NONE
 DEVICE = np.dtype(
     [
         ("sender", np.int64),  # in a trial, the i-th sending device is in entry i
@@ -85,7 +85,7 @@ class Builder(NamedTuple):
         """Resets to the empty plan; the ops without predecessors are pending."""
         self.ops["left"], self.tensors["left"] = self.ops["waits"], self.tensors["users"]
         self.ops["home"] = NONE
-        self.copies["arrival"], self.copies["held"] = -1.0, NONE
+        self.copies["arrival"], self.copies["bytes"] = -1.0, NONE
         for count in ("live", "peak", "weights"):
             self.devices[count] = 0
         self.clocks[:] = self.ready[:] = 0.0
@@ -105,7 +105,7 @@ class Builder(NamedTuple):
         return self.devices["peak"] + self.devices["weights"]
 
 
-class _OfGraph(NamedTuple):
+class _SharedArrays(NamedTuple):
     """Arrays that builders of one graph share, whatever the problem."""
 
     ops: np.ndarray  # [n + 1] OP
@@ -117,8 +117,8 @@ class _OfGraph(NamedTuple):
 def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     """An empty builder, which can build several plans of a problem in sequence."""
     a, d = graph.arrays, problem.devices
-    n, t, same = a.num_ops, a.num_tensors, _of_graph(graph)
-    ops, tensors = same.ops.copy(), same.tensors.copy()
+    n, t, shared = a.num_ops, a.num_tensors, _shared_arrays(graph)
+    ops, tensors = shared.ops.copy(), shared.tensors.copy()
     ops["weight"][:n] = a.weight_bytes if problem.resident_weights else 0
     tensors["seconds"] = problem.latency + a.tensor_bytes / problem.bandwidth
     return Builder(
@@ -127,10 +127,10 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
         tensors=tensors,
         copies=np.zeros(t * d, COPY),
         devices=np.zeros(d, DEVICE),
-        rows=same.rows,
+        rows=shared.rows,
         clocks=np.zeros((2, d)),
         trial=np.zeros((2, d)),
-        rank=same.rank,
+        rank=shared.rank,
         ready=np.zeros(n),
         queues=np.zeros((2 + d, n), np.int64),
         lengths=np.zeros(2 + d, np.int64),
@@ -139,17 +139,17 @@ def builder(graph: ComputationGraph, problem: Problem) -> Builder:
     )
 
 
-_parts: weakref.WeakKeyDictionary[GraphArrays, _OfGraph] = weakref.WeakKeyDictionary()
+_parts: weakref.WeakKeyDictionary[GraphArrays, _SharedArrays] = weakref.WeakKeyDictionary()
 
 
-def _of_graph(graph: ComputationGraph) -> _OfGraph:
+def _shared_arrays(graph: ComputationGraph) -> _SharedArrays:
     """The shared arrays of a graph, computed once and cached as long as the graph exists."""
     if graph.arrays not in _parts:
-        _parts[graph.arrays] = _made_of(graph)
+        _parts[graph.arrays] = _build_shared(graph)
     return _parts[graph.arrays]
 
 
-def _made_of(graph: ComputationGraph) -> _OfGraph:
+def _build_shared(graph: ComputationGraph) -> _SharedArrays:
     a = graph.arrays
     n, t = a.num_ops, a.num_tensors
     buffers = SharedBuffers(graph, Problem(), Routes(graph, Problem(), np.zeros(n, np.int64)))
@@ -175,7 +175,7 @@ def _made_of(graph: ComputationGraph) -> _OfGraph:
         (ops, "reads", user, used),
         (ops, "writes", a.producer[own], own),
     )
-    return _OfGraph(ops, tensors, rows, rank)
+    return _SharedArrays(ops, tensors, rows, rank)
 
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:

@@ -44,7 +44,7 @@ def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
     order = []
     while ready:
         order.append(ready.pop())
-        ready += waiting.ran(order[-1])[:: -1 if lowest_first else 1]
+        ready += waiting.finish(order[-1])[:: -1 if lowest_first else 1]
     return order
 
 
@@ -53,7 +53,7 @@ def breadth_first(flow: Flow) -> list[int]:
     waiting = flow.waiting()
     order = waiting.ready()  # also the queue: it grows during the loop
     for op in order:
-        order += waiting.ran(op)
+        order += waiting.finish(op)
     return order
 
 
@@ -75,7 +75,7 @@ def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     return np.zeros(len(graph.ops), np.int64), graph.arrays.topological.astype(np.int64)
 
 
-@solver("given", "everything on one device, in the order in which the graph stands", colocates=True)
+@solver("given", "everything on one device, in the graph's own order", colocates=True)
 def solve_given(task: Task) -> Plan:
     """One plan, whatever the budget and the seed."""
     return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
@@ -83,4 +83,4 @@ def solve_given(task: Task) -> Plan:
 
 order_rule("depth-first", "the ready op that became ready last", lambda flow: depth_first(flow.waiting()))
 order_rule("breadth-first", "the ready op that became ready first", breadth_first)
-order_rule("alap", "by level, each op as late as it can run", as_late_as_possible)
+order_rule("alap", "as late as possible: by level, counted from the end", as_late_as_possible)

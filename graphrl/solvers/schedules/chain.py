@@ -8,7 +8,7 @@ A walk starts at the checkpoint before the first place that the move changes. It
 ends early where the rest is known:
 - the clocks equal those before the move, and no changed end or arrival is read later: the rest is unchanged;
 - by the tails the schedule will be worse than the limit.
-Changes are logged, so that `keep` and `take_back` cost as much as the walk.
+Changes are logged, so that `keep` and `undo_walk` cost as much as the walk.
 
 Tails are lower bounds of the time from a checkpoint's clocks to the last clocks. From its clocks on, a schedule is a
 product of max-plus matrices (the heads and tails of job shops, here with a tail to every device): an op adds its run
@@ -34,7 +34,7 @@ from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule, home, set_readers
 
 REFRESH = 2.0  # walked places since the last tails, in lengths of the order, above which tails are recomputed
-FRUITLESS, LEAST_DRAWS = 50, 2_000  # draws per move, and in all, after which no move is assumed to exist
+MAX_DRAWS, MIN_DRAWS = 50, 2_000  # draws per move, and in all, after which no move is assumed to exist
 
 
 class Best(NamedTuple):
@@ -60,7 +60,7 @@ class Best(NamedTuple):
         return self.placement.copy(), self.nodes[: self.facts[0]].copy()
 
 
-def no_best(s: Schedule) -> Best:
+def empty_best(s: Schedule) -> Best:
     """An empty `Best` with the sizes of a schedule."""
     n = len(s.order)
     return Best(np.zeros(n, np.int64), np.zeros(n + len(s.copies), np.int64), np.full(2, -1), np.zeros(1))
@@ -101,10 +101,10 @@ def anneal(
     score, fresh, facts = s.score, s.fresh, move.facts
     if best.facts[1] < 0:
         _start(s, memory, best, weight, seconds, penalty)
-    made = drawn = 0
+    done = drawn = 0
     cooling = (cold / hot) ** (1.0 / max(1, moves))
     temperature = hot
-    while made < moves and drawn < max(FRUITLESS * moves, LEAST_DRAWS):
+    while done < moves and drawn < max(MAX_DRAWS * moves, MIN_DRAWS):
         drawn += 1
         if fresh[1] > REFRESH * len(s.order):
             make_tails(s, work)
@@ -113,7 +113,7 @@ def anneal(
             kind += 1
         if not draw(s, move, kind, rng):
             continue
-        made += 1
+        done += 1
         temperature *= cooling
         limit = score[2] - temperature * np.log(uniform(rng))
         first, settled = facts[FIRST], facts[SETTLED]
@@ -122,12 +122,12 @@ def anneal(
             makespan, mean, checkpoint, changes = walk(s, first, settled, limit / seconds, weight)
         counts[3 * kind] += 1
         counts[3 * kind + 2] += checkpoint * STRIDE - first
-        energy, over = seconds * (makespan + weight * mean), integer(0)
+        energy, excess_bytes = seconds * (makespan + weight * mean), integer(0)
         if memory is not None and energy <= limit:  # numba removes this branch where memory is None
-            over = excess(s, memory)
-            energy += penalty * over
+            excess_bytes = excess(s, memory)
+            energy += penalty * excess_bytes
         if energy > limit:
-            take_back(s, changes)
+            undo_walk(s, changes)
             undo(s, move)
             if fresh[0] > settled:
                 fresh[1] += checkpoint * STRIDE - first
@@ -135,8 +135,8 @@ def anneal(
         counts[3 * kind + 1] += 1
         keep(s, first, settled, checkpoint)
         score[0], score[1], score[2] = makespan, mean, energy
-        _keep_best(s, best, over)
-    return made
+        _keep_best(s, best, excess_bytes)
+    return done
 
 
 @part
@@ -148,12 +148,12 @@ def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, second
     if seconds > 0:
         makespan, mean, checkpoint, _ = walk(s, first, n, np.inf, weight)
         keep(s, first, n, checkpoint)
-    over = integer(0)
+    excess_bytes = integer(0)
     if memory is not None:
-        over = excess(s, memory)
-    s.score[0], s.score[1], s.score[2] = makespan, mean, seconds * (makespan + weight * mean) + penalty * over
-    best.makespan[0], best.facts[1] = np.inf, over
-    _keep_best(s, best, over)
+        excess_bytes = excess(s, memory)
+    s.score[0], s.score[1], s.score[2] = makespan, mean, seconds * (makespan + weight * mean) + penalty * excess_bytes
+    best.makespan[0], best.facts[1] = np.inf, excess_bytes
+    _keep_best(s, best, excess_bytes)
 
 
 @part
@@ -165,7 +165,7 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
       work: `[k * d]` float64, overwritten.
     """
     ops, begins, copies, rows, order = s.ops, s.begins, s.copies, s.rows, s.order
-    tails, onward, fresh = s.tails, s.onward, s.fresh
+    tails, op_tails, fresh = s.tails, s.op_tails, s.fresh
     n, d = len(order), s.devices
     size = len(s.now) * d
     for i in range(size):
@@ -173,7 +173,7 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
     for device in range(d):
         work[device * d + device] = 0.0
     for i in range(n * d, 2 * n * d):
-        onward[i] = -np.inf
+        op_tails[i] = -np.inf
     for place in range(n - 1, -1, -1):
         x = integer(order[place])
         op = ops[x]
@@ -183,19 +183,19 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
                 for there in range(d - 1, -1, -1):
                     copy = copies[t * d + there]
                     if copy.early and copy.first != ABSENT:
-                        _before_transfer(s, work, t, here, there, integer(copy.first))
+                        _add_transfer_tail(s, work, t, here, there, integer(copy.first))
         for last in range(d):
-            tail = max(work[here * d + last], onward[(n + x) * d + last]) + op.runtime
-            work[here * d + last] = onward[x * d + last] = tail
+            tail = max(work[here * d + last], op_tails[(n + x) * d + last]) + op.runtime
+            work[here * d + last] = op_tails[x * d + last] = tail
         for e in range(begins[x].awaits, begins[x + 1].awaits):
             for last in range(d):
                 i = (n + rows[e]) * d + last
-                onward[i] = max(onward[i], onward[x * d + last])
+                op_tails[i] = max(op_tails[i], op_tails[x * d + last])
         number = op.last if op.copies != ABSENT else ABSENT
         while number != ABSENT:
             copy = copies[number]
             if not copy.early:
-                _before_transfer(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
+                _add_transfer_tail(s, work, integer(copy.tensor), home(s, integer(copy.tensor)), here, x)
             number = copy.before
         if place % STRIDE == 0:
             for i in range(size):
@@ -221,7 +221,7 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
     clocks, trial, now, changed, score, fresh = s.clocks, s.trial, s.now, s.changed, s.score, s.fresh
     n, d, width = len(order), s.devices, len(now)
     begin = checkpoint = first // STRIDE
-    changes = seen = integer(0)  # not literals, for which numba would compile separate functions
+    changes = unread = integer(0)  # not literals, for which numba would compile separate functions
     for i in range(width):
         now[i] = clocks[begin * width + i]
     for k in range(begin * STRIDE, n, STRIDE):
@@ -229,9 +229,9 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
         if checkpoint > begin:
             for i in range(width):
                 trial[checkpoint * width + i] = now[i]
-            if k >= settled and _same(s, checkpoint):
-                seen = _unread(s, seen, changes, k)
-                if seen == changes:
+            if k >= settled and _equals_checkpoint(s, checkpoint):
+                unread = _first_read(s, unread, changes, k)
+                if unread == changes:
                     return score[0], score[1], checkpoint, changes
             if k >= settled and k >= fresh[0] and least_energy(s, checkpoint, weight) > limit:
                 return np.inf, 0.0, checkpoint, changes
@@ -270,7 +270,7 @@ def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> 
 
 
 @part
-def take_back(s: Schedule, changes: int) -> None:
+def undo_walk(s: Schedule, changes: int) -> None:
     """Undoes the changes of a walk."""
     ops, copies, changed, n = s.ops, s.copies, s.changed, len(s.order)
     for i in range(changes):
@@ -291,34 +291,34 @@ def keep(s: Schedule, first: int, settled: int, checkpoint: int) -> None:
 
 
 @part
-def _keep_best(s: Schedule, best: Best, over: int) -> None:
+def _keep_best(s: Schedule, best: Best, excess_bytes: int) -> None:
     facts = best.facts
-    if over < facts[1] or (over == facts[1] and s.score[0] < best.makespan[0]):
-        best.makespan[0], facts[0], facts[1] = s.score[0], write_nodes(s, best.nodes), over
+    if excess_bytes < facts[1] or (excess_bytes == facts[1] and s.score[0] < best.makespan[0]):
+        best.makespan[0], facts[0], facts[1] = s.score[0], write_nodes(s, best.nodes), excess_bytes
         for op in range(len(s.order)):
             best.placement[op] = s.ops[op].device
 
 
 @inlined
-def _before_transfer(s: Schedule, work: np.ndarray, t: int, here: int, there: int, reader: int) -> None:
+def _add_transfer_tail(s: Schedule, work: np.ndarray, t: int, here: int, there: int, reader: int) -> None:
     """Tails before a transfer of t, from those after it; the `reader` is the first op that needs it."""
-    tensors, order, onward = s.tensors, s.order, s.onward
+    tensors, order, op_tails = s.tensors, s.order, s.op_tails
     d, seconds = s.devices, tensors[t].seconds
-    beyond = (len(order) + tensors[t].producer) * d
+    output = (len(order) + tensors[t].producer) * d
     for last in range(d):
         if s.transfer == RENDEZVOUS:
             tail = max(work[here * d + last], work[there * d + last]) + seconds
             work[here * d + last] = work[there * d + last] = tail
         else:
-            tail = onward[reader * d + last]
+            tail = op_tails[reader * d + last]
             if s.transfer != FREE:
                 tail = max(tail, work[(d + here) * d + last])
                 work[(d + here) * d + last] = tail + seconds
-            onward[beyond + last] = max(onward[beyond + last], tail + seconds)
+            op_tails[output + last] = max(op_tails[output + last], tail + seconds)
 
 
 @inlined
-def _same(s: Schedule, checkpoint: int) -> bool:
+def _equals_checkpoint(s: Schedule, checkpoint: int) -> bool:
     """True if the clocks equal those of the checkpoint."""
     clocks, now = s.clocks, s.now
     for i in range(len(now)):  # noqa: SIM110 (numba knows no generators)
@@ -328,29 +328,29 @@ def _same(s: Schedule, checkpoint: int) -> bool:
 
 
 @part
-def _unread(s: Schedule, seen: int, changes: int, place: int) -> int:
-    """Index of the first changed end or arrival, from `seen` on, that an op at or after a place reads; `changes` if no
-    op does.
+def _first_read(s: Schedule, first_change: int, changes: int, place: int) -> int:
+    """Index of the first changed end or arrival, from `first_change` on, that an op at or after a place reads;
+    `changes` if no op does.
     """
     ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)
-    while seen < changes:
-        item = changed[seen]
+    while first_change < changes:
+        item = changed[first_change]
         if item >= n:
             first = copies[item - n].first
             if first != ABSENT and ops[first].place >= place:
-                return seen
+                return first_change
         else:
             for e in range(begins[item].waiters, begins[item + 1].waiters):
                 if ops[rows[e]].place >= place:
-                    return seen
+                    return first_change
             if s.transfer != RENDEZVOUS:
                 for copy in range(begins[item].writes * s.devices, begins[item + 1].writes * s.devices):
                     first = copies[copy].first
                     if first != ABSENT and not copies[copy].early and ops[first].place >= place:
-                        return seen
-        seen += 1
-    return seen
+                        return first_change
+        first_change += 1
+    return first_change
 
 
 @part

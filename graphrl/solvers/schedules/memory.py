@@ -104,10 +104,10 @@ def excess(s: Schedule, m: Memory) -> int:
             live[there] += buffers[base + node - n].size
             live[d + there] = max(live[d + there], live[there])
             _release(m, buffers[t].holder, home(s, t))
-    over = 0
+    largest = 0
     for device in range(d):
-        over = max(over, live[d + device] - m.limit)
-    return over
+        largest = max(largest, live[d + device] - m.limit)
+    return largest
 
 
 @part

@@ -22,9 +22,9 @@ from graphrl.solvers.schedules.state import ABSENT, Schedule, first_reader, home
 KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
 SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)
 
-NEAR = 50  # places of a local shift
-LONG = 60  # places of a stretch beyond the second, at most
-SMALL, LARGE = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
+MAX_SHIFT = 50  # places of a local shift
+MAX_STRETCH = 60  # places of a stretch beyond the second, at most
+SMALL_CLUSTER, LARGE_CLUSTER = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
 
 LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.facts
 
@@ -40,7 +40,7 @@ class Move(NamedTuple):
     queue: np.ndarray  # [8n + 64] int64
 
 
-def no_move(s: Schedule) -> Move:
+def empty_move(s: Schedule) -> Move:
     """An empty `Move` with the sizes of a schedule."""
     n = len(s.order)
     changes = 2 * int(s.begins["reads"][n] + s.begins["writes"][n])  # a move changes each use at most twice
@@ -64,11 +64,11 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
         return facts[OPS] > 0
     if kind == STRETCH:
         return _stretch(s, m, integer(ops[x].place), rng)
-    beside = kind == JOIN or (kind == JUMP and coin(rng))
-    device = _neighbour_device(s, x, rng) if beside else below(rng, s.devices)
+    to_neighbour = kind == JOIN or (kind == JUMP and coin(rng))
+    device = _neighbour_device(s, x, rng) if to_neighbour else below(rng, s.devices)
     if device == ops[x].device or (kind == JUMP and not _shift(s, m, x, rng)):
         return False
-    _place_all(s, m, x, device)
+    _move_group(s, m, x, device)
     return True
 
 
@@ -86,7 +86,7 @@ def undo(s: Schedule, m: Move) -> None:
     for i in range(facts[COPIES] - 1, -1, -1):
         set_first(s, m.copies[i], m.copies[len(m.copies) // 2 + i])
     if facts[FLIPPED] != ABSENT:
-        _flip(s, facts[FLIPPED])
+        _toggle_early(s, facts[FLIPPED])
 
 
 @part
@@ -100,7 +100,7 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     for e in range(begins[x].after, begins[x + 1].after):
         high = min(high, ops[rows[e]].place - 1)
     if coin(rng):
-        reach = 1 + below(rng, integer(NEAR))
+        reach = 1 + below(rng, integer(MAX_SHIFT))
         low, high = max(low, place - reach), min(high, place + reach)
     if low >= high:
         return False
@@ -121,16 +121,16 @@ def _shift(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
         t = integer(rows[e])
         reader = s.copies[t * s.devices + here].first
         if reader == x:
-            _note(s, m, t * s.devices + here, first_reader(s, t, here))
+            _set_reader(s, m, t * s.devices + here, first_reader(s, t, here))
         elif reader != ABSENT and to < ops[reader].place:
-            _note(s, m, t * s.devices + here, x)
+            _set_reader(s, m, t * s.devices + here, x)
     facts[LOW], facts[PLACES] = first, last - first + 1
     facts[FIRST], facts[SETTLED] = first, last + 1
     return True
 
 
 @part
-def _note(s: Schedule, m: Move, copy: int, x: int) -> None:
+def _set_reader(s: Schedule, m: Move, copy: int, x: int) -> None:
     """Makes op x, or ABSENT, the first reader of a copy, and logs that for `undo`."""
     ops, facts = s.ops, m.facts
     entry = s.copies[copy]
@@ -160,19 +160,19 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
 
 
 @part
-def _place_all(s: Schedule, m: Move, x: int, there: int) -> None:
+def _move_group(s: Schedule, m: Move, x: int, there: int) -> None:
     """Moves an op and its colocated ops to another device, and marks them."""
     ops, member = s.ops, x
     while True:
         ops[member].mark = m.facts[STAMP]
-        _place(s, m, member, there)
-        member = integer(ops[member].mate)
+        _move_op(s, m, member, there)
+        member = integer(ops[member].next_member)
         if member == x:
             return
 
 
 @part
-def _place(s: Schedule, m: Move, x: int, there: int) -> None:
+def _move_op(s: Schedule, m: Move, x: int, there: int) -> None:
     """Moves an op to another device, and updates the first readers."""
     ops, begins, copies, rows = s.ops, s.begins, s.copies, s.rows
     d, facts, op = s.devices, m.facts, ops[x]
@@ -185,14 +185,14 @@ def _place(s: Schedule, m: Move, x: int, there: int) -> None:
     for e in range(begins[x].reads, begins[x + 1].reads):
         t = integer(rows[e])
         if copies[t * d + here].first == x:
-            _note(s, m, t * d + here, first_reader(s, t, here))
+            _set_reader(s, m, t * d + here, first_reader(s, t, here))
         if home(s, t) != there:
             reader = copies[t * d + there].first
             if reader == ABSENT or op.place < ops[reader].place:
-                _note(s, m, t * d + there, x)
+                _set_reader(s, m, t * d + there, x)
     for t in range(integer(begins[x].writes), integer(begins[x + 1].writes)):
-        _note(s, m, t * d + there, integer(ABSENT))
-        _note(s, m, t * d + here, first_reader(s, t, here))
+        _set_reader(s, m, t * d + there, integer(ABSENT))
+        _set_reader(s, m, t * d + here, first_reader(s, t, here))
         for copy in range(t * d, t * d + d):
             if copies[copy].first != ABSENT:
                 facts[SETTLED] = max(facts[SETTLED], ops[copies[copy].first].place + 1)
@@ -215,12 +215,12 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
     ops, begins = s.ops, s.begins
     facts, queue = m.facts, m.queue
     device = below(rng, s.devices)
-    mean = SMALL if below(rng, integer(4)) else LARGE
+    mean = SMALL_CLUSTER if below(rng, integer(4)) else LARGE_CLUSTER
     size = 2 + int(-np.log(uniform(rng)) * mean)
     facts[STAMP] += 1
     queue[0] = x
-    waiting, taken = integer(1), 0
-    while waiting > 0 and taken < size:
+    waiting, count = integer(1), 0
+    while waiting > 0 and count < size:
         i = below(rng, waiting)
         x = queue[i]
         waiting -= 1
@@ -228,9 +228,9 @@ def _cluster(s: Schedule, m: Move, x: int, rng: np.ndarray) -> None:
         if ops[x].mark == facts[STAMP]:
             continue
         ops[x].mark = facts[STAMP]
-        taken += 1
+        count += 1
         if ops[x].device != device:
-            _place_all(s, m, x, device)
+            _move_group(s, m, x, device)
         waiting = _join(s, m, waiting, integer(begins[x].before), integer(begins[x + 1].before), rng)
         waiting = _join(s, m, waiting, integer(begins[x].after), integer(begins[x + 1].after), rng)
 
@@ -243,14 +243,14 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
         return False
     exchange = coin(rng)
     m.facts[STAMP] += 1
-    for k in range(place, min(place + 2 + below(rng, integer(LONG)), len(order))):
+    for k in range(place, min(place + 2 + below(rng, integer(MAX_STRETCH)), len(order))):
         x = integer(order[k])
         if ops[x].mark == m.facts[STAMP]:
             continue
         if ops[x].device == here:
-            _place_all(s, m, x, there)
+            _move_group(s, m, x, there)
         elif exchange and ops[x].device == there:
-            _place_all(s, m, x, here)
+            _move_group(s, m, x, here)
     return True
 
 
@@ -277,7 +277,7 @@ def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
     reader = s.copies[copy].first
     if reader == ABSENT:
         return False
-    _flip(s, copy)
+    _toggle_early(s, copy)
     m.facts[FLIPPED] = copy
     m.facts[FIRST] = ops[s.tensors[s.copies[copy].tensor].producer].place
     m.facts[SETTLED] = ops[reader].place + 1
@@ -285,7 +285,7 @@ def _send(s: Schedule, m: Move, x: int, rng: np.ndarray) -> bool:
 
 
 @inlined
-def _flip(s: Schedule, copy: int) -> None:
+def _toggle_early(s: Schedule, copy: int) -> None:
     entry = s.copies[copy]
     entry.early = 1 - entry.early
     s.ops[s.tensors[entry.tensor].producer].early += 2 * entry.early - 1

@@ -24,14 +24,14 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.topology import distinct
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, PlacedOrder, Task
-from graphrl.solvers.rules.list_scheduling import quick_schedule, timely_schedule
+from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule_within
 from graphrl.solvers.rules.plan_builder import prepare
 from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.solver import solve as anneal_schedule
 from graphrl.solvers.solver import solver
 
-MOST = 3.0  # run time of a segment at most, in multiples of the mean
-LEAST_JOINED = 0.05  # share of segments joined in a round, below which neighbours without shared tensors join, too
+MAX_RUNTIME = 3.0  # run time of a segment at most, in multiples of the mean
+MIN_JOINED = 0.05  # share of segments joined in a round, below which neighbours without shared tensors join, too
 
 
 def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count: int) -> np.ndarray:
@@ -39,22 +39,22 @@ def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count
     a = graph.arrays
     segment = np.empty(a.num_ops, np.int64)
     segment[order] = np.arange(a.num_ops)
-    moving = np.array([problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()])
-    most = MOST * a.runtime.sum() / count
-    anyone = False
+    transfer = np.array([problem.transfer_seconds(num_bytes) for num_bytes in a.tensor_bytes.tolist()])
+    max_runtime = MAX_RUNTIME * a.runtime.sum() / count
+    any_neighbours = False
     while (size := int(segment.max(initial=-1)) + 1) > count:
         begin, end = segment[a.producer[a.use_tensor]], segment[a.use_op]
-        beside = end - begin == 1
+        adjacent = end - begin == 1
         # a little above 0 for each use: a transfer may cost nothing and still make devices wait for each other
-        weight = np.bincount(begin[beside], moving[a.use_tensor[beside]] + 1e-12, minlength=size)
+        weight = np.bincount(begin[adjacent], transfer[a.use_tensor[adjacent]] + 1e-12, minlength=size)
         runtime = np.bincount(segment, a.runtime, minlength=size)
-        fits = runtime[:-1] + runtime[1:] <= most
-        allowed = np.flatnonzero(fits & (anyone | (weight[:-1] > 0)))
+        fits = runtime[:-1] + runtime[1:] <= max_runtime
+        allowed = np.flatnonzero(fits & (any_neighbours | (weight[:-1] > 0)))
         joined = _matching(allowed[np.argsort(-weight[allowed], kind="stable")], size)[: size - count]
-        if len(joined) < LEAST_JOINED * size:
-            if anyone:
-                most *= 2
-            anyone = True
+        if len(joined) < MIN_JOINED * size:
+            if any_neighbours:
+                max_runtime *= 2
+            any_neighbours = True
         follows = np.zeros(size, np.int64)
         follows[joined + 1] = 1
         segment = (np.arange(size) - np.cumsum(follows))[segment]
@@ -110,7 +110,7 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
     return ComputationGraph(graph.name, ops, outputs=tuple(f"t{t}" for t in np.flatnonzero(a.kept).tolist()))
 
 
-def expanded(
+def expand(
     graph: ComputationGraph, devices: int, order: np.ndarray, segment: np.ndarray, coarse: PlacedOrder
 ) -> PlacedOrder:
     """Expands a plan of `coarse_graph` to the graph: segments `[n]`, of the order `[n]` of its ops, run as the coarse
@@ -124,10 +124,10 @@ def expanded(
     ops = np.lexsort((at, rank[segment]))
     place[ops] = np.arange(n)
     placement = devices_of[segment]
-    away = placement[a.use_op] != placement[a.producer[a.use_tensor]]
-    copies = a.use_tensor[away].astype(np.int64) * devices + placement[a.use_op[away]]
+    remote = placement[a.use_op] != placement[a.producer[a.use_tensor]]
+    copies = a.use_tensor[remote].astype(np.int64) * devices + placement[a.use_op[remote]]
     first = np.full(a.num_tensors * devices, n)
-    np.minimum.at(first, copies, place[a.use_op[away]])
+    np.minimum.at(first, copies, place[a.use_op[remote]])
     copies = distinct(copies)
     keys = np.concatenate([copies, np.full(n, len(first))]), np.concatenate([first[copies], place])
     return placement, np.concatenate([n + copies, np.arange(n)])[np.lexsort(keys)]
@@ -140,7 +140,7 @@ COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
 
 @solver(
     "multilevel",
-    "anneal-schedule on a graph of large pieces, then of smaller ones, for 3,000 ops and more",
+    "anneal-schedule in levels, from a coarse graph to the whole one, for 3,000 ops and more",
     prepare=prepare,
 )
 def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan:
@@ -158,7 +158,7 @@ def solve(task: Task, *, coarse: int = COARSE, hint: Plan | None = None) -> Plan
     if hint is None:
         first = task.plan(*quick_schedule(task.graph, task.problem), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
     search = _Search(task, first, coarse)
     task.best = search.current
@@ -170,61 +170,61 @@ class _Search:
     """The levels of one graph, and the best plan so far."""
 
     def __init__(self, task: Task, first: Plan, coarse: int) -> None:
-        self._task, self._best, self._spent = task, first, 1
+        self._task, self._best, self._evaluations = task, first, 1
         self._levels = _levels(task.graph, task.problem, coarse)
         seconds = math.inf if task.budget.seconds is None else START_SHARE * (task.end - time.perf_counter())
         self._number = len(self._levels) - 1
-        self._part = self._started(self._number)
-        self._decisions = timely_schedule(self._part.graph, task.problem, seconds)
-        self._best = self._better(self._part.plan(*self._decisions, evaluations=1), 1)
+        self._part = self._start_level(self._number)
+        self._decisions = schedule_within(self._part.graph, task.problem, seconds)
+        self._best = self._best_with(self._part.plan(*self._decisions, evaluations=1), 1)
 
     def run(self) -> None:
         """Anneals every level for its share of the budget."""
         task = self._task
         for number in range(len(self._levels) - 1, -1, -1):
-            if task.left(self._spent) is None:
+            if task.left(self._evaluations) is None:
                 return
-            self._number, self._part = number, self._started(number)
+            self._number, self._part = number, self._start_level(number)
             hint = self._part.plan(*self._decisions, evaluations=1) if number else self._best
             plan = anneal_schedule.search(self._part, hint=hint)
-            task.forgive(self._part.forgiven)
-            self._part.best, self._spent = None, self._spent + plan.evaluations
-            self._best = self._better(plan, self._spent)
+            task.exclude_time(self._part.excluded_seconds)
+            self._part.best, self._evaluations = None, self._evaluations + plan.evaluations
+            self._best = self._best_with(plan, self._evaluations)
             if number:
                 decisions = plan.decisions(self._part.graph)
-                self._decisions = self._levels[number - 1].expanded(task.problem, decisions)
+                self._decisions = self._levels[number - 1].expand(task.problem, decisions)
 
     def current(self) -> Plan:
         """The best plan so far, of the whole graph."""
         if self._part.best is None:  # no level is being annealed
-            return dataclasses.replace(self._best, evaluations=self._spent, seconds=self._task.seconds)
+            return dataclasses.replace(self._best, evaluations=self._evaluations, seconds=self._task.seconds)
         plan = self._part.best()
-        return self._better(plan, self._spent + plan.evaluations)
+        return self._best_with(plan, self._evaluations + plan.evaluations)
 
-    def _better(self, plan: Plan, evaluations: int) -> Plan:
+    def _best_with(self, plan: Plan, evaluations: int) -> Plan:
         """The best plan so far, after a plan of the current level is expanded to the whole graph."""
         if self._number:
             decisions = plan.decisions(self._part.graph)
             for level in reversed(self._levels[: self._number]):
-                decisions = level.expanded(self._task.problem, decisions)
+                decisions = level.expand(self._task.problem, decisions)
             whole = self._task.plan(*decisions, evaluations=evaluations)
         else:
-            whole = self._task.known(plan, evaluations)
+            whole = self._task.as_answer(plan, evaluations)
         return min(self._best, whole, key=attrgetter("rank"))
 
-    def _started(self, number: int) -> Task:
+    def _start_level(self, number: int) -> Task:
         """The search of a level, for its share of the remaining budget."""
-        task, left = self._task, self._task.left(self._spent) or self._task.budget
+        task, left = self._task, self._task.left(self._evaluations) or self._task.budget
         share = COARSE_SHARE if number == len(self._levels) - 1 > 0 else 1 / (number + 1)
         part = Budget(
             None if left.evaluations is None else max(1, int(share * left.evaluations)),
             None if left.seconds is None else share * left.seconds,
         )
-        return Task(self._levels[number].graph, task.problem, part, task.seed, self._tell)
+        return Task(self._levels[number].graph, task.problem, part, task.seed, self._report)
 
-    def _tell(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
+    def _report(self, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
         whole = value if self._number == 0 and self._best.excess == 0 else self._best.value
-        self._task.report(self._spent + evaluations, min(self._best.value, whole))
+        self._task.report(self._evaluations + evaluations, min(self._best.value, whole))
 
 
 class _Level(NamedTuple):
@@ -234,9 +234,9 @@ class _Level(NamedTuple):
     order: np.ndarray  # [n] ops
     segment: np.ndarray  # [n]
 
-    def expanded(self, problem: Problem, coarse: PlacedOrder) -> PlacedOrder:
+    def expand(self, problem: Problem, coarse: PlacedOrder) -> PlacedOrder:
         """Expands a plan of the next smaller graph to this graph."""
-        return expanded(self.graph, problem.devices, self.order, self.segment, coarse)
+        return expand(self.graph, problem.devices, self.order, self.segment, coarse)
 
 
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:

@@ -27,17 +27,17 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.process import count_cores
-from graphrl.solvers.anneal.clusters import Clusters, clustered
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled, copied, copy_into
+from graphrl.solvers.anneal.clusters import Clusters, make_clusters
+from graphrl.solvers.anneal.driver import Annealing, Pace, copy_arrays, copy_into, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
-from graphrl.solvers.rules.plan_builder import prepared_beside as lists_beside
-from graphrl.solvers.schedules.chain import Best, anneal, no_best
+from graphrl.solvers.rules.plan_builder import prepared_in_background as lists_in_background
+from graphrl.solvers.schedules.chain import Best, anneal, empty_best
 from graphrl.solvers.schedules.memory import Memory, memory
-from graphrl.solvers.schedules.moves import KINDS, Move, no_move
+from graphrl.solvers.schedules.moves import KINDS, Move, empty_move
 from graphrl.solvers.schedules.state import Schedule, schedule
 from graphrl.solvers.solver import solver
 
@@ -45,11 +45,11 @@ from graphrl.solvers.solver import solver
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
 HOT, COLD = 0.00015, 0.00001  # first and last temperature, parts of the first makespan
 COOL = 0.00001  # first temperature if no device waits for another's transfer: list schedules are near the best there
-TYPICAL, HOTTEST = 100.0, 0.01  # moves per op at which a chain starts from HOT; the largest first temperature
-# With fewer ops than FINE one op is a larger part of the schedule, so the temperature rises by the same factor: at most
-# HEAT, or below SMALL ops by SMALL / ops if that is more.
-FINE, HEAT, SMALL = 8_000, 10.0, 800
-LONE = 0.005  # the first temperature is at least this where all ops start on one of several devices
+USUAL_MOVES, MAX_HOT = 100.0, 0.01  # moves per op at which a chain starts from HOT; the largest first temperature
+# With fewer ops than FINE_OPS one op is a larger part of the schedule, so the temperature rises by the same factor: at
+# most MAX_FACTOR, or below SMALL_OPS by SMALL_OPS / ops if that is more.
+FINE_OPS, MAX_FACTOR, SMALL_OPS = 8_000, 10.0, 800
+ESCAPE = 0.005  # the first temperature is at least this where all ops start on one of several devices
 WEIGHT = 0.1  # of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
@@ -57,7 +57,7 @@ PACE = Pace(steps=5_000, pieces=50)
 
 
 @solver(
-    "anneal-schedule", "simulated annealing on order, placement and send times, compiled for the host", colocates=True
+    "anneal-schedule", "simulated annealing of order, placement and transfers, compiled for the host", colocates=True
 )
 def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, hint: Plan | None = None) -> Plan:
     """Simulated annealing over schedules. An evaluation is one move of one chain. Compiling does not count.
@@ -76,11 +76,11 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
         raise ProblemError(f"chains is {chains}: must be from 0 to {MAX_CHAINS:,}")
     if chains == 0:
         chains = 2 if task.budget.seconds is None else min(count_cores(), MAX_CHAINS)
-    hot = hot or first_heat(task.problem)
+    hot = hot or initial_temperature(task.problem)
     if not 0 < cold <= hot:
         raise ProblemError(f"hot is {hot} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
-        with task.uncounted():
+        with task.paused_clock():
             prepare_with_lists(task.problem)
     plan = list_schedule(task.graph, task.problem) if hint is None else hint
     search = _Schedules(task, plan, chains, hot, cold)
@@ -111,8 +111,8 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
     chain = Chain(
         schedule=s,
         memory=memory(graph, problem) if counts_memory(problem) else None,
-        move=no_move(s),
-        best=no_best(s),
+        move=empty_move(s),
+        best=empty_best(s),
         rng=seed.generate_state(1, np.uint64),
         seconds=0.0 if peak else 1.0,
         penalty=penalty,
@@ -123,9 +123,9 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
     return chain
 
 
-def _beside(chain: Chain, seed: np.random.SeedSequence) -> Chain:
+def _copy_chain(chain: Chain, seed: np.random.SeedSequence) -> Chain:
     """A copy of a chain with its own seed: building one from scratch takes as long as the first did."""
-    copy = copied(chain)
+    copy = copy_arrays(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
 
@@ -152,26 +152,26 @@ def temperature(
       moves_per_op: of one chain in the whole budget.
       ops: `effective_ops`.
       hot, cold: see `solve`.
-      least: lower limit of the first temperature, see `least_heat`.
+      least: lower limit of the first temperature, see `min_temperature`.
     """
-    coarse = max(1.0, min(FINE / ops, HEAT), SMALL / ops)
-    first = max(min(max(hot * math.sqrt(moves_per_op / TYPICAL), cold), max(HOTTEST, hot)) * coarse, least)
-    return cooled(first, cold * max(1.0, coarse / 3), share)
+    coarse = max(1.0, min(FINE_OPS / ops, MAX_FACTOR), SMALL_OPS / ops)
+    first = max(min(max(hot * math.sqrt(moves_per_op / USUAL_MOVES), cold), max(MAX_HOT, hot)) * coarse, least)
+    return temperature_at(first, cold * max(1.0, coarse / 3), share)
 
 
-def first_heat(problem: Problem) -> float:
+def initial_temperature(problem: Problem) -> float:
     """The default of the first temperature, `hot` of `solve`."""
     return COOL if problem.objective == "makespan" and problem.transfer != "rendezvous" else HOT
 
 
-def least_heat(problem: Problem, plan: PlacedOrder) -> float:
+def min_temperature(problem: Problem, plan: PlacedOrder) -> float:
     """Lower limit of the first temperature of a search from a plan. Where the plan leaves all but one of the devices
     idle, a short search must first escape from it.
     """
-    return LONE if is_lone(problem, plan) else 0.0
+    return ESCAPE if uses_one_device(problem, plan) else 0.0
 
 
-def is_lone(problem: Problem, plan: PlacedOrder) -> bool:
+def uses_one_device(problem: Problem, plan: PlacedOrder) -> bool:
     """True if a plan for the makespan uses only one of several devices, as list schedules do where transfers cost more
     than they gain.
     """
@@ -204,7 +204,7 @@ def prepare(with_memory: bool) -> None:
 
 def prepare_with_lists(problem: Problem) -> None:
     """Compiles annealing for a problem and list scheduling, in parallel if neither is on disk."""
-    with lists_beside():
+    with lists_in_background():
         prepare(counts_memory(problem))
     prepare_lists()
 
@@ -214,35 +214,35 @@ class _Schedules(Annealing[Chain]):
 
     def __init__(self, task: Task, plan: Plan | PlacedOrder, chains: int, hot: float, cold: float) -> None:
         self._task, self._hot, self._cold = task, hot, cold
-        began = time.perf_counter()
-        first = task.known(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
-        costing = time.perf_counter() - began
+        start = time.perf_counter()
+        first = task.as_answer(plan) if isinstance(plan, Plan) else task.plan(*plan, evaluations=1)
+        cost_seconds = time.perf_counter() - start
         self._first = first  # may be better than all schedules of the chains, whose transfers have few places
         task.best = lambda: first
         seeds = np.random.SeedSequence(task.seed).spawn(chains)
-        with task.uncounted():
+        with task.paused_clock():
             prepare(counts_memory(task.problem))
-        began = time.perf_counter()
+        start = time.perf_counter()
         decisions = first.decisions(task.graph)
         chain = start_chain(task.graph, task.problem, decisions, seeds[0])
-        super().__init__(task, [chain, *(_beside(chain, seed) for seed in seeds[1:])], PACE, evaluations=1)
+        super().__init__(task, [chain, *(_copy_chain(chain, seed) for seed in seeds[1:])], PACE, evaluations=1)
         # Seconds to cost the answer exactly: about as long as building a chain, if the costs of the hint are known.
-        self.reserve = max(costing, time.perf_counter() - began)
-        self.clusters = clustered(task.graph, task.problem)
-        self._effective_ops, self._least = effective_ops(task.graph), least_heat(task.problem, decisions)
+        self.reserve = max(cost_seconds, time.perf_counter() - start)
+        self.clusters = make_clusters(task.graph, task.problem)
+        self._effective_ops, self._min_temperature = effective_ops(task.graph), min_temperature(task.problem, decisions)
         self._unit = max(self.value(), 1e-30)
         task.best = self.plan
 
     def plan(self) -> Plan:
         """The best plan so far."""
         plan = self._task.plan(*self._best().plan, evaluations=self.evaluations)
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes some moves of a chain, between two shares of the budget."""
         each = self.expected / len(self._task.graph.ops)
         hot, cold = (
-            self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._least)
+            self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._min_temperature)
             for share in (begin, end)
         )
         return run_chain(chain, steps, hot, cold)
@@ -260,7 +260,7 @@ class _Schedules(Annealing[Chain]):
         copy_into(chain.schedule, other.schedule)
         copy_into(chain.move, other.move)
 
-    def mates(self, chain: Chain) -> np.ndarray:
+    def move_ops(self, chain: Chain) -> np.ndarray:
         """The chain's ops."""
         return chain.schedule.ops
 
@@ -270,10 +270,10 @@ class _Schedules(Annealing[Chain]):
 
 LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}
 ROUNDING = 1e-12  # of the energy: a smaller decrease is not an improvement, as sums of seconds depend on their order
-LOOK = 100  # moves between two checks of the budget and of the patience
+CHECK_MOVES = 100  # moves between two checks of the budget and of the patience
 
 
-@solver("local-search", "REGAL's local search: moves of one op, from one random plan after the other")
+@solver("local-search", "REGAL's local search: moves of single ops, with restarts from random plans")
 def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
     """REGAL's local search. An evaluation is a random plan or a move. Compiling does not count.
 
@@ -285,28 +285,28 @@ def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
     """
     if patience < 1:
         raise ProblemError(f"patience is {patience}: must be at least 1")
-    with task.uncounted():
+    with task.paused_clock():
         prepare(counts_memory(task.problem))
     starts = _starts(task)
-    chain, evaluations, waited = next(starts), 1, 0
+    chain, evaluations, stalled = next(starts), 1, 0
     best, least = chain.best, _energy(chain)
 
     def plan() -> Plan:
         return task.plan(*best.plan, evaluations=evaluations)
 
     task.best = plan
-    while not task.over(evaluations):
-        left = LOOK if task.budget.evaluations is None else task.budget.evaluations - evaluations
-        if waited >= patience:
-            chain, moves, waited = next(starts), 1, 0
+    while not task.is_spent(evaluations):
+        left = CHECK_MOVES if task.budget.evaluations is None else task.budget.evaluations - evaluations
+        if stalled >= patience:
+            chain, moves, stalled = next(starts), 1, 0
             least = _energy(chain)
         else:
             heat = max(ROUNDING * least, 1e-300)
-            moves = run_chain(chain, min(LOOK, patience - waited, left), heat, heat, LOCAL_SEARCH_MIX)
+            moves = run_chain(chain, min(CHECK_MOVES, patience - stalled, left), heat, heat, LOCAL_SEARCH_MIX)
             if moves == 0:  # no other plan
                 break
             better = _energy(chain) < least * (1 - ROUNDING)
-            least, waited = min(least, _energy(chain)), 0 if better else waited + moves
+            least, stalled = min(least, _energy(chain)), 0 if better else stalled + moves
         evaluations += moves
         best = min(best, chain.best, key=lambda one: one.rank)
         task.report(evaluations, best.objective(task.problem))

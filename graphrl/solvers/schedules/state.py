@@ -28,7 +28,7 @@ from graphrl.solvers.base import PlacedOrder
 
 STRIDE = 16  # places between two checkpoints of the clocks
 ABSENT = 2**32 - 1  # in place of an op or a copy that does not exist
-MOST_REDUCED = 20_000  # ops up to which implied dependencies are left out: sets of ops take n^2 bits
+MAX_REDUCED = 20_000  # ops up to which implied dependencies are left out: sets of ops take n^2 bits
 
 OP = np.dtype(
     [
@@ -41,7 +41,7 @@ OP = np.dtype(
         ("awaits", np.uint32),  # number of control predecessors in its row
         ("early", np.uint32),  # copies of its tensors that are sent early where they are needed
         ("place", np.uint32),  # in the order
-        ("mate", np.uint32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
+        ("next_member", np.uint32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
         ("mark", np.int64),
     ],
     align=True,
@@ -100,7 +100,7 @@ class Schedule(NamedTuple):
     trial: np.ndarray  # [C * k] float64, the same after a trial move
     now: np.ndarray  # [k] float64
     tails: np.ndarray  # [C * k * d] float64: least seconds from a clock to each device's last one
-    onward: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
+    op_tails: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
     score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
     fresh: np.ndarray  # [2] int64: the place from which on tails are valid, places walked in vain since
     changed: np.ndarray  # [n + t * d] int64: in the trial, ops whose end changed, and n + copies whose arrival did
@@ -121,7 +121,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
     )
     order = nodes[nodes < n].astype(np.uint32)
     ops["runtime"], ops["device"], ops["place"][order] = (a.runtime, placement, np.arange(n))
-    ops["mate"] = graph.mates
+    ops["next_member"] = graph.next_colocated
     begins["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
     tensors["producer"][:t] = a.producer
@@ -144,7 +144,7 @@ def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Sc
         trial=np.zeros(checkpoints * clocks),
         now=np.zeros(clocks),
         tails=np.zeros(checkpoints * clocks * d),
-        onward=np.zeros(2 * n * d),
+        op_tails=np.zeros(2 * n * d),
         score=np.zeros(3),
         fresh=np.array([n, 0]),
         changed=np.zeros(n + t * d, np.int64),
@@ -168,8 +168,8 @@ def _early(
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
     at, sends = np.flatnonzero(nodes < n), np.flatnonzero(nodes >= n)
     copies, op = nodes[sends] - n, np.searchsorted(at, sends)  # the place of the op that comes next
-    beyond = np.append(nodes, 0)[sends + 1]
-    fits = (first[copies] == op) & (op < n) & ((beyond < n) | (copies < beyond - n))
+    following = np.append(nodes, 0)[sends + 1]
+    fits = (first[copies] == op) & (op < n) & ((following < n) | (copies < following - n))
     misfits = np.append(sends[~fits], len(nodes))
     # the copies between it and the op must fit, too
     is_late = fits & (misfits[np.searchsorted(misfits, sends)] > np.append(at, len(nodes))[op])
@@ -204,7 +204,7 @@ def _pairs(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
 def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
     """The dependencies that no others imply (the transitive reduction): sources and targets, `[m]` int."""
     a = graph.arrays
-    if a.num_ops > MOST_REDUCED:
+    if a.num_ops > MAX_REDUCED:
         return a.dependencies()
     rank = a.rank.tolist()
     reached = [0] * a.num_ops  # sets of ops as the bits of integers

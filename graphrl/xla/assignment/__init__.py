@@ -59,6 +59,11 @@ class TempPredictor:
         return total
 
 
+def predicted_bytes(module: HloModule) -> int:
+    """Predicted bytes of temporaries of a module under its schedule."""
+    return TempPredictor(module)(module.order(module.entry))
+
+
 def _temporary(sizes: list[int | None]) -> list[int]:
     """The temporary blocks in the order in which XLA joins them.
 

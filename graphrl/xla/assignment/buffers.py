@@ -25,8 +25,8 @@ from graphrl.graphs.readers.hlo.values import in_place_pairs, may_share
 
 _SEQUENTIAL = ("call", "while", "conditional")  # they run other computations; the rest work on single elements
 _FORWARDING = ("bitcast", "add-dependency", "domain", "opt-barrier")
-_MAKING_NOTHING = frozenset({*_SEQUENTIAL, *_FORWARDING, "get-tuple-element"})
-_MAKING_THE_TABLE = ("tuple", "copy")  # of pointers; the leaves come from the operands
+_NO_VALUES = frozenset({*_SEQUENTIAL, *_FORWARDING, "get-tuple-element"})
+_TABLE_ONLY = ("tuple", "copy")  # of pointers; the leaves come from the operands
 
 
 @dataclasses.dataclass(slots=True)
@@ -93,17 +93,17 @@ class Dataflow:
         self.node_of: list[dict[str, int]] = []
         self.values: list[Value] = []
         self._inputs: dict[int, list[int]] = {}  # of every phi
-        seen: dict[Shape, tuple[tuple[Index, Shape], ...]] = {}
+        known_parts: dict[Shape, tuple[tuple[Index, Shape], ...]] = {}
         for k, computation in enumerate(self.computations):
             places: dict[str, int] = {}
             for i in computation.instructions:
                 places[i.name] = len(self.nodes)
-                pieces = seen.get(i.shape) or seen.setdefault(i.shape, parts(i.shape))
+                pieces = known_parts.get(i.shape) or known_parts.setdefault(i.shape, parts(i.shape))
                 self.nodes.append(Node(i, k, tuple([places[o] for o in i.operands]), pieces))
             self.node_of.append(places)
-        self._written = [self._made_by(k) for k in range(len(self.nodes))]
+        self._written = [self._defined_values(k) for k in range(len(self.nodes))]
         self._follow(module.entry, ())
-        self._settle()
+        self._simplify_phis()
 
     def root(self, computation: str) -> int:
         """Place in `nodes` of a computation's root."""
@@ -118,14 +118,14 @@ class Dataflow:
         self.values.append(Value(node, part, shape.bytes, shape.is_tuple))
         return len(self.values) - 1
 
-    def _made_by(self, k: int) -> tuple[int, ...]:
+    def _defined_values(self, k: int) -> tuple[int, ...]:
         node = self.nodes[k]
         opcode = node.instruction.opcode
-        if opcode in _MAKING_NOTHING:
+        if opcode in _NO_VALUES:
             return ()
         if opcode == "parameter" and self.computations[node.computation] is not self.module.entry:
             return ()
-        count = 1 if opcode in _MAKING_THE_TABLE else len(node.parts)
+        count = 1 if opcode in _TABLE_ONLY else len(node.parts)
         return tuple(self._new(k, part) for part in range(count))
 
     def _follow(self, computation: Computation, arguments: Sequence[tuple[int, ...]]) -> int:
@@ -171,10 +171,10 @@ class Dataflow:
         body, condition = node.instruction.called
         entries = {name: self._phis(self.parameter(name), start) for name in (body, condition)}
         result = self._phis(k, start)
-        again = self.nodes[self._follow(self.module.computations[body], (entries[body],))].values
+        carried = self.nodes[self._follow(self.module.computations[body], (entries[body],))].values
         self._follow(self.module.computations[condition], (entries[condition],))
         for phis in (*entries.values(), result):
-            for phi, value in zip(phis, again, strict=True):
+            for phi, value in zip(phis, carried, strict=True):
                 self._inputs[phi].append(value)
         return result
 
@@ -185,7 +185,7 @@ class Dataflow:
             self._inputs[phis[-1]] = list(values)
         return tuple(phis)
 
-    def _settle(self) -> None:
+    def _simplify_phis(self) -> None:
         """Replaces every phi that only one value can reach by this value (`PhiGraph::Optimize`)."""
         becomes: dict[int, int] = {}
 
@@ -215,20 +215,20 @@ class Dataflow:
         direct = {final(v) for v in self._inputs[phi]} - {phi}
         if len(direct) == 1:
             return direct, {phi}
-        group, todo = {phi}, [phi]
+        group, pending = {phi}, [phi]
         sources: set[int] = set()
-        while todo and len(sources) < 2:
-            for value in map(final, self._inputs[todo.pop()]):
+        while pending and len(sources) < 2:
+            for value in map(final, self._inputs[pending.pop()]):
                 if value not in self._inputs:
                     sources.add(value)
                 elif value not in group:
                     group.add(value)
-                    todo.append(value)
+                    pending.append(value)
         return sources, group
 
 
 _TRANSPARENT = ("get-tuple-element", "copy")  # these read only the table of pointers of a tuple
-_BLIND = ("tuple", "domain")
+_NOT_READERS = ("tuple", "domain")
 
 
 @dataclasses.dataclass(slots=True)
@@ -278,7 +278,7 @@ class ModuleBuffers:
             self.buffer_of[list(buffer.values)] = k
         pairs = np.array(sorted(set(self._reads())), dtype=np.int64).reshape(-1, 2)
         self.owner, self.times = pairs[:, 0], pairs[:, 1]
-        self._may: dict[tuple[int, int], bool] = {}
+        self._overwritable: dict[tuple[int, int], bool] = {}
         self._positions: list[list[int]] | None = None
 
     def start_time(self, value: int) -> int:
@@ -316,9 +316,9 @@ class ModuleBuffers:
         for operand in node.operands:
             source = self.flow.nodes[operand].values[0]
             if source in among and self.is_alone(source):
-                if (value, source) not in self._may:
-                    self._may[value, source] = self.may_overwrite(value, source, self.flow.values[source].node)
-                if self._may[value, source]:
+                if (value, source) not in self._overwritable:
+                    self._overwritable[value, source] = self.may_overwrite(value, source, self.flow.values[source].node)
+                if self._overwritable[value, source]:
                     return source
         return None
 
@@ -348,7 +348,7 @@ class ModuleBuffers:
             for value in node.values:
                 yield value, time
             reader = self._reader(k, node)
-            if reader is None or node.instruction.opcode in _BLIND:
+            if reader is None or node.instruction.opcode in _NOT_READERS:
                 continue
             for operand in node.operands:
                 values = self.flow.nodes[operand].values
@@ -385,10 +385,10 @@ class ModuleBuffers:
         return min((-self.flow.nodes[k].computation, k) for k in nodes)
 
     def _buffer(self, values: tuple[int, ...], living_out: set[int]) -> Buffer:
-        makers = [self.flow.nodes[self.flow.values[v].node] for v in values]
+        definitions = [self.flow.nodes[self.flow.values[v].node] for v in values]
         entry = self.flow.place[self.module.entry.name]
         kind, donated = "array", False
-        for value, node in zip(values, makers, strict=True):
+        for value, node in zip(values, definitions, strict=True):
             if node.instruction.opcode == "constant":
                 kind = "constant"
             elif node.instruction.opcode == "parameter" and node.computation == entry:

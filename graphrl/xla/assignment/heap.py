@@ -49,15 +49,15 @@ def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -
     end[buffers.owner[first]] = np.maximum.reduceat(time[buffers.times], first)
     for buffer in buffers.buffers:
         if buffer.kind == "parameter" and not buffer.donated:
-            makers = [buffers.flow.nodes[buffers.flow.values[v].node].instruction.opcode for v in buffer.values]
-            end[[v for v, opcode in zip(buffer.values, makers, strict=True) if opcode == "parameter"]] = stop
+            opcodes = [buffers.flow.nodes[buffers.flow.values[v].node].instruction.opcode for v in buffer.values]
+            end[[v for v, opcode in zip(buffer.values, opcodes, strict=True) if opcode == "parameter"]] = stop
     for buffer in buffers.buffers:
         if len(buffer.values) > 1:
-            _one_after_the_other(buffer.values, start, end)
+            _end_in_turn(buffer.values, start, end)
     return LiveRanges(start, end, time, stop)
 
 
-def _one_after_the_other(values: Sequence[int], start: np.ndarray, end: np.ndarray) -> None:
+def _end_in_turn(values: Sequence[int], start: np.ndarray, end: np.ndarray) -> None:
     """Ends each value of a shared buffer where the next one begins (`HloLiveRange::NormalizeAliasedBuffers`)."""
     order = sorted(values, key=lambda v: (start[v], end[v], v))
     for v, after in itertools.pairwise(order):
@@ -125,41 +125,41 @@ def heap_blocks(buffers: ModuleBuffers, ranges: LiveRanges, in_heap: np.ndarray)
     for v in values:
         defined[start[v]].append(v)
         freed[end[v]][v] = None
-    clock = _Clock(buffers)
+    simulation = _HeapSimulation(buffers)
     for now in range(ranges.stop + 1):
         for v in defined[now]:
-            if clock.join_buffer(v):
+            if simulation.join_buffer(v):
                 continue
-            over = buffers.overwritable(v, freed[now])
-            if over is None:
-                clock.take(v)
+            overwritten = buffers.overwritable(v, freed[now])
+            if overwritten is None:
+                simulation.take(v)
             else:
-                del freed[now][over]
-                clock.free(over)
-                clock.join(v, over)
+                del freed[now][overwritten]
+                simulation.free(overwritten)
+                simulation.join(v, overwritten)
         for v in freed[now]:
-            clock.free(v)
-    return [block for block in clock.blocks.values() if block.bytes]
+            simulation.free(v)
+    return [block for block in simulation.blocks.values() if block.bytes]
 
 
-class _Clock:
+class _HeapSimulation:
     def __init__(self, buffers: ModuleBuffers) -> None:
         self.buffers = buffers
         self.now = 0
         self.blocks: dict[int, Block] = {}  # by first value
         self.block_of: dict[int, Block] = {}
-        self.taken: dict[int, int] = {}  # buffers: their first value
+        self.first_values: dict[int, int] = {}  # buffers: their first value
         self.since: dict[int, int] = {}
 
     def take(self, value: int) -> None:
         buffer = int(self.buffers.buffer_of[value])
-        self.taken[buffer] = value
+        self.first_values[buffer] = value
         self.block_of[value] = self.blocks[value] = Block(value, self.buffers.buffers[buffer].bytes, [])
         self._start(value)
 
     def join_buffer(self, value: int) -> bool:
         """Puts a value into its buffer's block and returns True, if the buffer has one already."""
-        first = self.taken.get(int(self.buffers.buffer_of[value]))
+        first = self.first_values.get(int(self.buffers.buffer_of[value]))
         if first is None:
             return False
         self.join(value, first)
@@ -278,7 +278,7 @@ class _Assigner:
         self.allocations: list[Allocation] = []
         self.open: list[Allocation] = []  # those that later (smaller) buffers may use
         self.open_until = np.zeros(len(buffers.buffers), np.int64)  # buffers that end later do not fit into `open[k]`
-        self.home: dict[int, Allocation] = {}  # by value
+        self.allocation_of: dict[int, Allocation] = {}  # by value
         self.in_heap = np.zeros(len(buffers.flow.values), bool)
 
     def run(self) -> tuple[list[Allocation], np.ndarray]:
@@ -297,7 +297,7 @@ class _Assigner:
             buffer.bytes, reusable, buffer.kind == "table" and not buffer.lives_out, list(buffer.values)
         )
         self.allocations.append(allocation)
-        self.home.update(dict.fromkeys(buffer.values, allocation))
+        self.allocation_of.update(dict.fromkeys(buffer.values, allocation))
         if reusable:
             single = buffer.kind == "array" and len(buffer.values) == 1  # a result: it lives to the end
             self.open_until[len(self.open)] = self.start[buffer.values[0]] if single else self.ranges.stop
@@ -307,7 +307,7 @@ class _Assigner:
         flow = self.buffers.flow
         for value in buffer.values:
             for operand in flow.nodes[flow.values[value].node].operands:
-                block = self.home.get(flow.nodes[operand].values[0])
+                block = self.allocation_of.get(flow.nodes[operand].values[0])
                 if block is not None and self._add(buffer, block):
                     return True
         return False
@@ -323,7 +323,7 @@ class _Assigner:
         if any(self._interfere(new, old) for old in block.values for new in buffer.values):
             return False
         block.values += buffer.values
-        self.home.update(dict.fromkeys(buffer.values, block))
+        self.allocation_of.update(dict.fromkeys(buffer.values, block))
         return True
 
     def _interfere(self, new: int, old: int) -> bool:

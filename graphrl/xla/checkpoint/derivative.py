@@ -112,8 +112,8 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
         nodes.append(node if live else None)
         if node.type == primitives.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
-            handed = node.operands[: len(node.output_bytes)]
-            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(handed)}  # type: ignore[arg-type]
+            passed = node.operands[: len(node.output_bytes)]
+            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(passed)}  # type: ignore[arg-type]
             nodes[-1] = None
         if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
             same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
@@ -156,9 +156,9 @@ def differentiable(aval: Any) -> bool:
 def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Value]) -> tuple[Value | None, ...]:
     """The program's results in its order; a derivative returns differentiable results first."""
     smooth = _is_smooth(program)
-    both = _split(range(len(smooth)), smooth)
-    found = dict(zip((*both[0], *both[1]), outputs, strict=False))
-    in_order = (found[number] for number in range(len(smooth)))
+    orders = _split(range(len(smooth)), smooth)
+    by_number = dict(zip((*orders[0], *orders[1]), outputs, strict=False))
+    in_order = (by_number[number] for number in range(len(smooth)))
     return tuple(None if hasattr(output, "value") else same.get(output, output) for output in in_order)
 
 
@@ -192,13 +192,13 @@ def gradient_jaxpr(
     smooth = _is_smooth(program)
 
     def run(args: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-        def function(*some: Any) -> Any:
-            given = iter(some)
-            results = evaluate([next(given) if want else arg for arg, want in zip(args, wanted, strict=True)])
+        def function(*selected: Any) -> Any:
+            inputs = iter(selected)
+            results = evaluate([next(inputs) if want else arg for arg, want in zip(args, wanted, strict=True)])
             return _split(results, smooth)
 
-        own = [arg for arg, want in zip(args, wanted, strict=True) if want]
-        results, pull, others = jax.vjp(function, *own, has_aux=True)
+        selected = [arg for arg, want in zip(args, wanted, strict=True) if want]
+        results, pull, others = jax.vjp(function, *selected, has_aux=True)
         return results, others, pull(cotangents)
 
     cotangents = _split(program.closed.out_avals, smooth)[0]  # with the results' shardings and varying axes
@@ -274,14 +274,14 @@ def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]
     sources = [_source(nodes, operand, len(shape)) for operand, shape in zip(product.operands, shapes, strict=True)]
     place = sources[0][1].index
     pairs = [sorted(zip(*both, strict=True), key=lambda pair: place(pair[0])) for both in (batch, contracted)]
-    found = []
+    orders = []
     for side, ((value, dims), shape) in enumerate(zip(sources, shapes, strict=True)):
         batches, sums = ([pair[side] for pair in both if shape[pair[side]] > 1] for both in pairs)
         free = [dim for dim, size in enumerate(shape) if size > 1 and dim not in (*batch[side], *contracted[side])]
-        own = [dim for dim in dims if shape[dim] > 1]
-        right = (batches + free + sums, batches + sums + free, free + batches + sums, sums + batches + free)
-        found.append((value, () if own in right else tuple(own.index(dim) for dim in right[0])))
-    return found
+        current = [dim for dim in dims if shape[dim] > 1]
+        accepted = (batches + free + sums, batches + sums + free, free + batches + sums, sums + batches + free)
+        orders.append((value, () if current in accepted else tuple(current.index(dim) for dim in accepted[0])))
+    return orders
 
 
 def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]:

@@ -68,8 +68,8 @@ def is_view(equation: Any) -> bool:
     """
     if equation.primitive.name != "reduce_precision":
         return equation.primitive.name in VIEWS
-    own = jnp.finfo(equation.invars[0].aval.dtype)
-    return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (own.nexp, own.nmant)
+    info = jnp.finfo(equation.invars[0].aval.dtype)
+    return (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (info.nexp, info.nmant)
 
 
 def is_product(equation: Any) -> bool:
@@ -79,8 +79,8 @@ def is_product(equation: Any) -> bool:
 
 def is_of_variables(equation: Any) -> bool:
     """True if its operands are different variables, and its context sets no compute type."""
-    own = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
-    return len({*own}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
+    operands = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
+    return len({*operands}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
 
 
 def is_fill(equation: Any) -> bool:

@@ -19,24 +19,24 @@ from jax.tree_util import Partial
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.roofline import Chip
-from graphrl.process import uncollected
+from graphrl.process import pause_gc
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
-from graphrl.xla.checkpoint.plans import Planned, fingerprint_of, planned
-from graphrl.xla.checkpoint.program import Program, opened, program_of
+from graphrl.xla.checkpoint.plans import Planned, find_plan, fingerprint_of
+from graphrl.xla.checkpoint.program import Program, lift_tracers, program_of
 from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import (
     SECONDS,
     Compiler,
-    Held,
     Settings,
     Static,
+    StaticArgs,
     check_arguments,
     check_result,
     is_value,
-    joined,
+    join_arguments,
 )
 from graphrl.xla.decorated import Decorated, function_name, named_as
 from graphrl.xla.libraries import Library
@@ -128,7 +128,7 @@ def checkpoint(
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings, static)
     if not callable(fn):
-        raise GraphrlError(f"checkpoint takes a function: this is of type {type(fn).__name__}")
+        raise GraphrlError(f"fn is of type {type(fn).__name__}: must be a function")
     return CheckpointedFunction(fn, settings, static)
 
 
@@ -208,8 +208,8 @@ class CheckpointedFunction(Decorated):
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and pickles, without traced and compiled functions, which the next call makes again."""
-        own = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
-        return super().__getstate__() | own
+        state = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
+        return super().__getstate__() | state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `__getstate__`."""
@@ -227,56 +227,56 @@ class CheckpointedFunction(Decorated):
           GraphrlError: there was no call yet; or as the call itself.
         """
         if args or kwargs:
-            call, held = self._static.split(args, kwargs)
+            call, static = self._static.split(args, kwargs)
             leaves, structure = jax.tree.flatten(call)
             is_traced = [isinstance(leaf, jax.ShapeDtypeStruct) or is_value(leaf) for leaf in leaves]
 
             def run(*traced: Any) -> None:
-                given = iter(traced)
-                values = [next(given) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
-                own, named = jax.tree.unflatten(structure, values)
-                args, kwargs = joined(own, named, held)
+                arrays = iter(traced)
+                values = [next(arrays) if is_array else leaf for is_array, leaf in zip(is_traced, leaves, strict=True)]
+                traced_args, traced_kwargs = jax.tree.unflatten(structure, values)
+                args, kwargs = join_arguments(traced_args, traced_kwargs, static)
                 self(*args, **kwargs)
 
             jax.eval_shape(run, *itertools.compress(leaves, is_traced))
         if not self._planned:
-            raise GraphrlError("there is no report before the first call: give the arguments of one")
+            raise GraphrlError("there is no report before the first call: give arguments")
         return list(self._planned.values())[-1].report
 
-    @uncollected()
+    @pause_gc()
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        call, held = self._static.split(args, kwargs)
+        call, static = self._static.split(args, kwargs)
         check_arguments(fn, *call)
-        given, structure = jax.tree.flatten(call)
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in given]
-        key = fn, structure, tuple((name, type(value), value) for name, value in held)  # 1 == 1.0 == True
+        values, structure = jax.tree.flatten(call)
+        leaves = [jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf for leaf in values]
+        key = fn, structure, tuple((name, type(value), value) for name, value in static)  # 1 == 1.0 == True
         hashable = _has_hash(key)  # a call without a hashable key is traced each time
         traced = self._traced.pop(key, None) if hashable else None
-        traced = traced or traced_function(fn, held)
+        traced = traced or traced_function(fn, static)
         own_args, own_kwargs = call
         try:  # one jaxpr for the same types
             closed, results = jax.make_jaxpr(traced, return_shape=True)(*own_args, **own_kwargs)
         except jax.errors.UnexpectedTracerError:  # custom rules may close over values that are traced only here
             return fn(*args, **kwargs)
-        own, outer = opened(closed)
-        keep = hashable and not outer  # the next call closes over other tracers
+        lifted, tracers = lift_tracers(closed)
+        keep = hashable and not tracers  # the next call closes over other tracers
         if keep:
             self._traced[key] = traced
-        leaves = [*outer, *leaves]
-        built = self._built_for(closed.jaxpr, own, leaves, (traced, structure) if keep else None)
-        found = self._planned.pop(built.planned.fingerprint, built.planned)
-        self._planned[found.fingerprint] = found  # now the most recent
+        leaves = [*tracers, *leaves]
+        built = self._built_for(closed.jaxpr, lifted, leaves, (traced, structure) if keep else None)
+        planned = self._planned.pop(built.planned.fingerprint, built.planned)
+        self._planned[planned.fingerprint] = planned  # now the most recent
         for kept in (self._traced, self._built):
             while len(kept) > MOST:
                 kept.pop(next(iter(kept)))
-        if found.report.as_written:
+        if planned.report.as_written:
             return fn(*args, **kwargs)
         return results.func(built.run(*leaves))
 
     def _built_for(
         self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
     ) -> "_Built":
-        """The function to run for a jaxpr; `closed` is the jaxpr after `opened`.
+        """The function to run for a jaxpr; `closed` is the jaxpr after `lift_tracers`.
 
         If `kept` is given, the function is jitted and stored for later calls: `kept` is the traced function, and the
         structure of the call.
@@ -285,30 +285,30 @@ class CheckpointedFunction(Decorated):
         if key in self._built:
             return self._built[key]
         program = program_of(closed)
-        found = self._plan_of(program, key[1])
+        planned = self._plan_of(program, key[1])
 
         def run(*leaves: Any) -> list[Any]:
-            return evaluate(program, found.plan, leaves)
+            return evaluate(program, planned.plan, leaves)
 
         if kept is None:
-            return _Built(jaxpr, found, run)
+            return _Built(jaxpr, planned, run)
         # without a jit around, loops would compile each time that they are differentiated
-        self._built[key] = _Built(jaxpr, found, _jitted(run, *kept))
+        self._built[key] = _Built(jaxpr, planned, _jitted(run, *kept))
         return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
         key = fingerprint_of(program, wanted, self._settings)
-        found = self._planned.get(key)
-        return found or planned(function_name(self), key, program, wanted, self._settings)
+        planned = self._planned.get(key)
+        return planned or find_plan(function_name(self), key, program, wanted, self._settings)
 
 
-def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial]:
+def traced_function(fn: Callable[..., Any], static: StaticArgs) -> Callable[..., Partial]:
     """A function to trace, that takes None in place of static arguments; jax's errors have its name, its line and the
     names of its arguments.
 
     Args:
       fn: the function.
-      held: its static arguments.
+      static: its static arguments.
 
     Returns:
       A function of the same arguments. Its result is a `Partial` with the arrays of the function's own result, and a
@@ -317,7 +317,7 @@ def traced_function(fn: Callable[..., Any], held: Held) -> Callable[..., Partial
     """
 
     def traced(*args: Any, **kwargs: Any) -> Partial:
-        own, named = joined(args, kwargs, held)
+        own, named = join_arguments(args, kwargs, static)
         results = fn(*own, **named)
         check_result(function_name(fn), results)
         whole: Any = jax.tree.structure(results)
@@ -372,7 +372,7 @@ def _has_hash(key: Any) -> bool:
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
     """For each argument, whether a gradient is taken by it; if jax shows none, True for all differentiable ones."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
-    shown = [
+    differentiated = [
         is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)
     ]
-    return tuple(shown if any(shown) else smooth)
+    return tuple(differentiated if any(differentiated) else smooth)

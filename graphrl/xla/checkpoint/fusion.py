@@ -6,15 +6,17 @@ all other values on the fly. Such a value is written only if one of these rules 
 | rule | a value is written if |
 |---|---|
 | alone | a kernel or a loop reads it |
-| dear | writing it once moves fewer bytes than computing it in each reader: a slice counts for its part of it |
+| expensive | writing it once moves fewer bytes than computing it in each reader: a slice counts for its part of it |
 | wanted | it is a result or a gradient |
 | once | computing it in each reader takes far more equations (`equations.is_once`) |
 | smaller | it is a gradient that waits for another layer, and smaller than the values that it is computed from |
 
-`fusion_of` decides which values take seconds to write, `held` which values take bytes. They differ in two cases:
+`fusion_of` decides which values take seconds to write, `materialized_values` which values take bytes. They differ in
+two cases:
 
 - In the backward pass, readers that one kernel computes count as one for bytes. Which readers these are depends on
-  which values are written. So `held` decides twice: first as if each reader were alone, then by the resulting kernels.
+  which values are written. So `materialized_values` decides twice: first as if each reader were alone, then by the
+  resulting kernels.
 - In the forward pass, a value that is summed up and read by others takes bytes: XLA writes it with the sums or before
   them. An example is a map of channels whose weights depend on their means.
 
@@ -23,7 +25,7 @@ programs.
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,28 +52,28 @@ class Fusion(NamedTuple):
     """Fusion decisions about computed values.
 
     Attributes:
-      solid: for each value, whether it is written to memory.
+      written: for each value, whether it is written to memory.
       moved: for each value, bytes that are read and written to compute it into memory.
       copies: for each value, how often a loop that keeps it copies it to or from its own array.
     """
 
-    solid: Mapping[Result, bool]
+    written: Mapping[Result, bool]
     moved: Mapping[Result, float]
     copies: Mapping[Result, int]
 
 
-def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
+def fusion_of(derivative: Derivative, ignored: Container[int] = (), kernel: Mapping[int, int] | None = None) -> Fusion:
     """Decides which values are fused into their readers.
 
     Args:
       derivative: the derivative of a program.
-      left_out: nodes to ignore; no other node may need them.
+      ignored: nodes to ignore; no other node may need them.
       kernel: for some nodes, the node in whose kernel they are computed: readers in one kernel count as one.
     """
-    kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in left_out]
+    kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in ignored]
     readers = derivative.readers(kept)
     kernel = {i: i for i in kept} | dict(kernel or {})
-    solid: dict[Result, bool] = {}
+    written: dict[Result, bool] = {}
     moved: dict[Result, float] = {}
     copies: dict[Result, int] = {}
     parts = Parts(derivative)
@@ -92,31 +94,33 @@ def fusion_of(derivative: Derivative, left_out: Container[int] = (), kernel: Map
             # a pass computes its own copy of a value
             users = [j for j in readers[value] if derivative.backward[j] == derivative.backward[i]]
             alone = any(not is_fused(derivative.node(j).equation) for j in readers[value])
-            taken = _taken(derivative, value, users, kernel)
-            dear = taken * total > total + (1 + taken) * size
+            uses = _uses(derivative, value, users, kernel)
+            expensive = uses * total > total + (1 + uses) * size
             wanted = value in derivative.results or value in derivative.gradients
             kernels = {kernel[j] for j in readers[value]}
-            once = _is_once_in(node.equation, ops, len(readers[value]), len(kernels))
+            once = len(readers[value]) > 1 and len(ops) > LONGEST_IN_ONE
+            if len(kernels) > 1:
+                once = is_once(node.equation, ops)
             waits = derivative.backward[i] and heavy[max(users, default=i)] - heavy[i] > FAR
             smaller = waits and size < sum(derivative.bytes(source) for source in parts.sources(read[k]))
-            solid[value] = not fused or alone or dear or wanted or once or smaller
+            written[value] = not fused or alone or expensive or wanted or once or smaller
             moved[value] = whole + sum(node.output_bytes)
             copies[value] = _copies(derivative, readers[value], is_fused(node.equation))
-            if not solid[value]:
+            if not written[value]:
                 reads[value], chain[value] = read[k], ops
-    return Fusion(solid, moved, copies)
+    return Fusion(written, moved, copies)
 
 
-def held(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
+def materialized_values(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
     """For each value, whether it takes bytes in memory; `fusion` has the values written if each reader is alone."""
-    solid = fusion_of(derivative, kernel=_kernels(derivative, fusion.solid)).solid
+    written = fusion_of(derivative, kernel=_kernels(derivative, fusion.written)).written
     forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
     readers = derivative.readers(forward)
     return {
-        value: solid[value]
+        value: written[value]
         if derivative.backward[value.node]
-        else fusion.solid[value] or _is_summed(derivative, readers[value])
-        for value in solid
+        else fusion.written[value] or _is_summed(derivative, readers[value])
+        for value in written
     }
 
 
@@ -124,7 +128,7 @@ class Parts:
     """The parts of a derivative's values, numbered."""
 
     def __init__(self, derivative: Derivative) -> None:
-        self._own = derivative
+        self._derivative = derivative
         self._numbers: dict[Hashable, int] = {}
         self._sources: dict[Part, Value] = {}
 
@@ -139,9 +143,9 @@ class Parts:
         key = self._number(self._slice(i, output))
         sliced = {}
         for part, size in reads.items():
-            own = self._number((part, key))
-            self._sources[own] = self._sources[part]
-            sliced[own] = share * size
+            sliced_part = self._number((part, key))
+            self._sources[sliced_part] = self._sources[part]
+            sliced[sliced_part] = share * size
         return sliced
 
     def sources(self, reads: Reads) -> set[Value]:
@@ -153,22 +157,17 @@ class Parts:
 
     def _slice(self, i: int, output: int) -> Hashable:
         """A key, equal for slices that take the same elements."""
-        node, same = self._own.node(i), self._own.same
+        node, same = self._derivative.node(i), self._derivative.same
         operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
         return key_of(node.equation, operands), output
 
 
-def _taken(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
+def _uses(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
     """Number of times a value is computed if it is not written: slices count in part, and each kernel at most once."""
-    taken: dict[int, float] = {}
+    uses: dict[int, float] = {}
     for j in users:
-        taken[kernel[j]] = min(1.0, taken.get(kernel[j], 0.0) + share_read(derivative, j, value))
-    return sum(taken.values())
-
-
-def _is_once_in(equation: Any, ops: Chain, readers: int, kernels: int) -> bool:
-    """True if XLA computes a value once for readers in `kernels` kernels, although they would move fewer bytes."""
-    return is_once(equation, ops) if kernels > 1 else readers > 1 and len(ops) > LONGEST_IN_ONE
+        uses[kernel[j]] = min(1.0, uses.get(kernel[j], 0.0) + share_read(derivative, j, value))
+    return sum(uses.values())
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
@@ -189,7 +188,7 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
     if node.type not in SLICES or not operands:
         return [read] * len(node.output_bytes)
     size = derivative.bytes(operands[0])
-    shares = (part_read(node.equation, size, taken) for taken in node.output_bytes)
+    shares = (part_read(node.equation, size, size_read) for size_read in node.output_bytes)
     return [parts.sliced(read, i, k, share) for k, share in enumerate(shares)]
 
 
@@ -198,7 +197,7 @@ def share_read(derivative: Derivative, i: int, value: Value) -> float:
     node = derivative.node(i)
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
-    return sum(part_read(node.equation, derivative.bytes(value), taken) for taken in node.output_bytes)
+    return sum(part_read(node.equation, derivative.bytes(value), size_read) for size_read in node.output_bytes)
 
 
 def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
@@ -206,7 +205,7 @@ def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
     return len(readers) > 1 and any(is_reduction(derivative.node(j).equation) for j in readers)
 
 
-def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, int]:
+def _kernels(derivative: Derivative, written: Mapping[Result, bool]) -> dict[int, int]:
     """For each node of the backward pass, the node whose kernel computes it: itself if it writes, or if its readers are
     in several kernels.
     """
@@ -215,6 +214,6 @@ def _kernels(derivative: Derivative, solid: Mapping[Result, bool]) -> dict[int, 
     for i in reversed(nodes):
         results = [Result(i, k) for k in range(len(derivative.node(i).output_bytes))]
         users = {kernel[j] for value in results for j in readers[value]}
-        if len(users) == 1 and not any(solid[value] for value in results):
+        if len(users) == 1 and not any(written[value] for value in results):
             kernel[i] = users.pop()
     return kernel

@@ -3,10 +3,10 @@
 `gradient_of` takes the derivative of a program and of its loops' bodies and builds one level of arrays for each
 (`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
 may run in stretches it adds the bytes that stretches need in addition to those that steps keep (`slices_of`,
-`advancing`).
+`recompute_inputs`).
 
-`NamedGradient` links the arrays to the program. `Origin` and `Explained` give the report's facts about a value: its
-place in the traced function, its type and its line of code.
+`NamedGradient` links the arrays to the program. `Origin` and `ReportableGradient` give the report's facts about a
+value: its place in the traced function, its type and its line of code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
 from graphrl.graphs.readers.jaxpr.work import array_bytes, scan_operands
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
-from graphrl.xla.checkpoint.memory import Backward, Forward, Nodes, handed
+from graphrl.xla.checkpoint.memory import Backward, Forward, Nodes, passed_cotangents
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     line: str
 
 
-class Explained(Protocol):
+class ReportableGradient(Protocol):
     """A gradient whose values can be reported to the user."""
 
     @property
@@ -100,14 +100,14 @@ class _Built(NamedTuple):
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
     """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable ones."""
     built: list[_Built] = []
-    own = _build(built, program, wanted, chip, range(0), 0)
+    derived = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
     return NamedGradient(
-        Gradient(levels, loops, sum(own.outside[: len(program.closed.in_avals)]), own.result_bytes),
+        Gradient(levels, loops, sum(derived.outside[: len(program.closed.in_avals)]), derived.result_bytes),
         tuple(each.program for each in built),
         tuple(each.names for each in built),
         tuple(each.carried for each in built),
-        None if program.bodies else own.traced,
+        None if program.bodies else derived.traced,
     )
 
 
@@ -115,12 +115,13 @@ def _build(
     built: list[_Built], program: Program, wanted: Sequence[bool], chip: Chip, carried: range, trips: int
 ) -> Derivative:
     """Appends a program's level, then those of the loops in it; returns its derivative."""
-    own = derivative(program, wanted, chip)
+    derived = derivative(program, wanted, chip)
     scans = {place: len(program.equations[place].outvars) for place in program.bodies}
-    builder = LevelBuilder(own, chip, carried, scans)
-    apart = [bool(eqn.effects) or (place in builder.loops and not trips) for place, eqn in enumerate(program.equations)]
-    level, loops, number = builder.level(trips, np.array(apart, bool)), dict[int, Loop](), len(built)
-    names = tuple(own.names.get(value) for value in builder.values)
+    builder = LevelBuilder(derived, chip, carried, scans)
+    loop_places = () if trips else builder.loops
+    separate = [bool(eqn.effects) or place in loop_places for place, eqn in enumerate(program.equations)]
+    level, loops, number = builder.level(trips, np.array(separate, bool)), dict[int, Loop](), len(built)
+    names = tuple(derived.names.get(value) for value in builder.values)
     built.append(_Built(program, level, loops, names, carried, builder.begin_bytes))
     forward, backward = level.forward_seconds, level.backward_seconds
     for place, loop in sorted(builder.loops.items()):
@@ -142,7 +143,7 @@ def _build(
         level.kernel_seconds[loop.kernel] = steps * built[inner].level.backward_seconds
         backward += steps * built[inner].level.backward_seconds
     built[number] = built[number]._replace(level=level._replace(forward_seconds=forward, backward_seconds=backward))
-    return own
+    return derived
 
 
 class LevelBuilder:
@@ -161,26 +162,26 @@ class LevelBuilder:
     """
 
     def __init__(self, derivative: Derivative, chip: Chip, carried: Sequence[int], scans: Mapping[int, int]) -> None:
-        self._own, self._nodes = derivative, Nodes(derivative, chip)
+        self._derivative, self._nodes = derivative, Nodes(derivative, chip)
         self._forward = Forward(self._nodes, carried)
         self._backward = Backward(self._nodes, self._forward)
         self.values = self._forward.values
-        begins, self._followers = advancing(self._forward.reads, self._backward.reads, self._following(carried))
+        begins, self._followers = recompute_inputs(self._forward.reads, self._backward.reads, self._following(carried))
         self.begin_bytes = sum(derivative.bytes(self.values[v]) for v in begins)
         loops = {place: self._loop(place, results) for place, results in scans.items()}
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
-    def level(self, trips: int, apart: np.ndarray) -> Level:
-        """The arrays; loops take no time and keep nothing yet. `apart`: `[p]` bool, as in `Level`."""
+    def level(self, trips: int, separate: np.ndarray) -> Level:
+        """The arrays; loops take no time and keep nothing yet. `separate`: `[p]` bool, as in `Level`."""
         forward, backward = self._forward, self._backward
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
         kernel_from, kernel_reads = _rows(backward.reads)
         copied = {*place[free].tolist()} - {*place[~free].tolist()}  # each reader of a free value has its own copy
-        gradients = handed(self._nodes, copied)
-        handed_from, handed_to = _rows([[at for at, _ in gradient.to] for gradient in gradients])
-        spared = forward.spared(seconds)
-        sizes = np.array([self._own.bytes(value) for value in self.values], float)
+        gradients = passed_cotangents(self._nodes, copied)
+        cotangent_from, cotangent_to = _rows([[at for at, _ in gradient.to] for gradient in gradients])
+        saved_seconds = forward.saved_seconds(seconds)
+        sizes = np.array([self._derivative.bytes(value) for value in self.values], float)
         workspace = np.array([self._nodes.workspace(value) for value in self.values], float)
         for loop in self.loops.values():
             sizes[list(loop.kept)] = 0.0
@@ -191,14 +192,14 @@ class LevelBuilder:
         return Level(
             bytes=sizes,
             place=place,
-            solid=np.array(forward.solid, bool),
+            materialized=np.array(forward.materialized, bool),
             free=free,
             needed=forward.needed,
             named=forward.named(),
             heavy=forward.heavy(),
             seconds=seconds,
-            keeping=spared + forward.keeping(in_loop=trips > 0),
-            writing=spared + forward.keeping(in_loop=False),
+            keep_seconds=saved_seconds + forward.keep_seconds(in_loop=trips > 0),
+            write_seconds=saved_seconds + forward.keep_seconds(in_loop=False),
             op=op,
             following=self._followers,
             workspace=workspace,
@@ -211,43 +212,40 @@ class LevelBuilder:
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
             kernel_copies=np.array([size for row in backward.copies() for size in row], float),
-            handed_place=np.array([gradient.place for gradient in gradients], np.int64),
-            handed_seconds=np.array([gradient.seconds for gradient in gradients], float),
-            handed_from=handed_from,
-            handed_to=handed_to,
-            handed_home=np.array([home for gradient in gradients for _, home in gradient.to], np.int64),
-            first=np.searchsorted(place, np.arange(len(apart) + 1)).astype(np.int64),
+            cotangent_place=np.array([gradient.place for gradient in gradients], np.int64),
+            cotangent_seconds=np.array([gradient.seconds for gradient in gradients], float),
+            cotangent_from=cotangent_from,
+            cotangent_to=cotangent_to,
+            cotangent_home=np.array([home for gradient in gradients for _, home in gradient.to], np.int64),
+            first=np.searchsorted(place, np.arange(len(separate) + 1)).astype(np.int64),
             free_values=np.flatnonzero(free).astype(np.int64),
-            apart=apart,
-            resident=float(resident_bytes(self._own.nodes)),
+            separate=separate,
+            resident=float(resident_bytes(self._derivative.nodes)),
             link=PART * INTERCONNECTS[HOST_LINK].bandwidth,
             trips=trips,
-            forward_seconds=float((seconds * forward.needed)[once].sum() - spared.sum()),
+            forward_seconds=float((seconds * forward.needed)[once].sum() - saved_seconds.sum()),
             backward_seconds=float(kernel_seconds.sum()),
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
         """A scan with the given number of results; None if no gradient goes through it."""
-        own = [
-            v for v in self.values if isinstance(v, Result) and self._own.place[v.node] == place and self._is_scan(v)
-        ]
+        values = (v for v in self.values if isinstance(v, Result) and self._derivative.place[v.node] == place)
+        scan_values = [v for v in values if self._derivative.node(v.node).type == "scan"]
         # jax moves computations that are the same in all steps out of a scan and before it, other scans included
-        own = [v for v in own if v.node == own[-1].node]
-        outputs = tuple(self._forward.number[value] for value in own if value.output < results)
-        kept = tuple(self._forward.number[value] for value in own if value.output >= results)
+        scan_values = [v for v in scan_values if v.node == scan_values[-1].node]
+        outputs = tuple(self._forward.number[value] for value in scan_values if value.output < results)
+        kept = tuple(self._forward.number[value] for value in scan_values if value.output >= results)
         kernels = [q for q, reads in enumerate(self._backward.reads) if set(reads) & set(kept)]
         if not outputs or not kernels:
             return None
-        forward, backward = (self._own.node(i) for i in (own[0].node, self._backward.kernels[kernels[0]]))
-        return Loop(place, outputs, kept, kernels[0], *slices_of(self._own, forward, backward, results))
+        nodes = scan_values[0].node, self._backward.kernels[kernels[0]]
+        forward, backward = map(self._derivative.node, nodes)
+        return Loop(place, outputs, kept, kernels[0], *slices_of(self._derivative, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
         """For each carried argument, the value that takes its place in the next step, if the forward pass has it."""
-        results = (value for value, _ in zip(self._own.returned, carried, strict=False))
+        results = (value for value, _ in zip(self._derivative.returned, carried, strict=False))
         return [None if value is None else self._forward.number.get(value) for value in results]
-
-    def _is_scan(self, value: Result) -> bool:
-        return self._own.node(value.node).type == "scan"
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -287,7 +285,7 @@ def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
     return {derivative.same.get(value, value): size for value, size in stacks}
 
 
-def advancing(
+def recompute_inputs(
     reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
 ) -> tuple[list[int], np.ndarray]:
     """Carried values that a loop needs to compute its steps again for its backward pass.
@@ -326,12 +324,12 @@ def line_at(program: Program, place: Sequence[int]) -> str:
     Raises:
       LookupError: the program has no equation there.
     """
-    *loops, own = place
+    *loops, last = place
     for loop in loops:
         program = program.bodies[loop]
-    if not 0 <= own < len(program.equations):
-        raise IndexError(own)
-    return line_of(program.equations[own])
+    if not 0 <= last < len(program.equations):
+        raise IndexError(last)
+    return line_of(program.equations[last])
 
 
 def line_of(eqn: Any) -> str:

@@ -58,8 +58,8 @@ def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
       GraphError: no backward pass reads values of a forward pass.
     """
     forward, backward = _passes(graph)
-    own = _derivative(graph, forward, backward)
-    builder = LevelBuilder(own, chip, (), {})
+    derivative = _derivative(graph, forward, backward)
+    builder = LevelBuilder(derivative, chip, (), {})
     level = builder.level(0, np.zeros(len(forward), bool))
     if not len(level.kernel_reads):
         raise GraphError(
@@ -67,7 +67,7 @@ def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
             "gradient traced from JAX have (for example zoo:distilbert/training/b2/jaxpr)"
         )
     places = tuple(forward[value.node] for value in builder.values if isinstance(value, Result))
-    gradient = Gradient((level,), ({},), sum(own.outside), own.result_bytes)
+    gradient = Gradient((level,), ({},), sum(derivative.outside), derivative.result_bytes)
     return GraphGradient(gradient, tuple(graph.ops[i] for i in places), places)
 
 

@@ -5,7 +5,7 @@
 - `Forward`: the values of the forward pass, the values that each is computed from, and the cost of keeping each or not.
 - `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of the
   backward pass itself.
-- `handed`: gradients that the backward pass passes from segment to segment.
+- `passed_cotangents`: gradients that the backward pass passes from segment to segment.
 
 | rule | bytes |
 |---|---|
@@ -16,7 +16,7 @@
 | scattered | arrays of one number that scatters update are stored in the memory of the results |
 | free (`Forward.free`) | each reader recomputes values that follow from arguments without kernels and random numbers |
 | softmax (`Forward.named`) | a value that only a softmax reads cannot be kept |
-| barrier (`handed`) | gradients of the results of a segment that is computed again are written before its barrier |
+| barrier (`passed_cotangents`) | gradients of the results of a recomputed segment are written before its barrier |
 
 A gradient that no kernel reads and that nothing else needs is computed on the fly by its readers. The backward pass of
 a segment that is computed again starts behind a barrier, and the gradients of the segment's results are written before
@@ -41,7 +41,7 @@ from graphrl.xla.checkpoint.equations import (
     is_reduction,
     is_update,
 )
-from graphrl.xla.checkpoint.fusion import fusion_of, held, share_read
+from graphrl.xla.checkpoint.fusion import fusion_of, materialized_values, share_read
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT
 
 CONVOLUTION = "conv_general_dilated"
@@ -54,7 +54,7 @@ class Nodes:
     """The nodes of a derivative, by number, with their costs.
 
     Attributes:
-      own: the derivative.
+      derivative: the derivative.
       fusion: which values are written to memory, and the bytes moved to compute each.
       orders: for each value that products read and no kernel computes, the orders of dimensions in which products of
         its own pass need it.
@@ -64,37 +64,37 @@ class Nodes:
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
-        self.own, self._chip = derivative, chip
+        self.derivative, self._chip = derivative, chip
         self.fusion = fusion_of(derivative)
-        self._held = held(derivative, self.fusion)
+        self._materialized = materialized_values(derivative, self.fusion)
         self.orders = self._orders(in_own_pass=True)
         wanted = self._orders(in_own_pass=False)
         self.rewritten = {v for v, orders in wanted.items() if len(orders) == 1 and () not in orders} - self._of_rows()
 
     def is_fused(self, value: Result) -> bool:
         """True if a value is computed on the fly by its readers, or in one kernel with others."""
-        return is_fused(self.own.node(value.node).equation)
+        return is_fused(self.derivative.node(value.node).equation)
 
-    def is_solid(self, value: Value) -> bool:
+    def is_written(self, value: Value) -> bool:
         """True if writing a value to memory takes seconds, or if no node computes it."""
-        return not isinstance(value, Result) or self.fusion.solid[value]
+        return not isinstance(value, Result) or self.fusion.written[value]
 
-    def is_held(self, value: Value) -> bool:
-        """True if a value takes bytes in memory (see `held`), or if no node computes it."""
-        return not isinstance(value, Result) or self._held[value]
+    def is_materialized(self, value: Value) -> bool:
+        """True if a value takes bytes in memory (see `materialized_values`), or if no node computes it."""
+        return not isinstance(value, Result) or self._materialized[value]
 
     def writes(self, i: int) -> bool:
         """True if a node writes to memory."""
-        return any(self.is_solid(value) for value in self.results(i))
+        return any(self.is_written(value) for value in self.results(i))
 
     def results(self, i: int) -> list[Result]:
         """Results of a node."""
-        return [Result(i, k) for k in range(len(self.own.node(i).output_bytes))]
+        return [Result(i, k) for k in range(len(self.derivative.node(i).output_bytes))]
 
     def seconds(self, i: int) -> float:
         """Seconds of a node, with operands read from memory and results written to memory."""
         value = Result(i, 0)
-        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.own.node(i).runtime
+        return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.derivative.node(i).runtime
 
     def moving(self, moved: float) -> float:
         """Seconds to read and write the given number of bytes."""
@@ -104,24 +104,24 @@ class Nodes:
         """Bytes that the node of a value needs in addition to operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):
             return 0
-        node = self.own.node(value.node)
-        padded = self.own.padded.get(self.own.place[value.node], 0) if node.type == CONVOLUTION else 0
+        node = self.derivative.node(value.node)
+        padded = self.derivative.padded.get(self.derivative.place[value.node], 0) if node.type == CONVOLUTION else 0
         library = self._chip.product_workspace if node.type == "dot_general" else 0
         copies = self._copied(value.node) - self.rewritten
-        return node.workspace_bytes + library + padded + sum(map(self.own.bytes, copies))
+        return node.workspace_bytes + library + padded + sum(map(self.derivative.bytes, copies))
 
     def copies(self, i: int) -> Mapping[Value, int]:
         """For each operand of a node in `rewritten`: bytes of the copy that the node needs if it is not rewritten."""
-        return {value: self.own.bytes(value) for value in self._copied(i) & self.rewritten}
+        return {value: self.derivative.bytes(value) for value in self._copied(i) & self.rewritten}
 
     def _copied(self, i: int) -> set[Value]:
         """Operands that a product needs in another order than the one they are written in."""
-        return {read for read, order in self.own.orders.get(i, ()) if order and not self._writes_in(i, read)}
+        return {read for read, order in self.derivative.orders.get(i, ()) if order and not self._writes_in(i, read)}
 
     def _orders(self, in_own_pass: bool) -> Mapping[Value, set[Order]]:
         """For each value that no kernel computes, the orders in which products of its own or the other pass need it."""
         orders = defaultdict[Value, set[Order]](set)
-        for i, reads in self.own.orders.items():
+        for i, reads in self.derivative.orders.items():
             for value, order in reads:
                 if isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value) == in_own_pass:
                     orders[value].add(order)
@@ -129,19 +129,20 @@ class Nodes:
 
     def _of_rows(self) -> set[Value]:
         """Results of reductions of rows, and all values that follow from them without a kernel."""
-        found: set[Value] = set()
-        for i, node in enumerate(self.own.nodes):
-            fused = node is not None and is_fused(node.equation)
-            if fused and (is_of_rows(self.own.node(i).equation) or not found.isdisjoint(self.own.reads(i))):
-                found.update(self.results(i))
-        return found
+        values: set[Value] = set()
+        for i, node in enumerate(self.derivative.nodes):
+            if node is None or not is_fused(node.equation):
+                continue
+            if is_of_rows(node.equation) or not values.isdisjoint(self.derivative.reads(i)):
+                values.update(self.results(i))
+        return values
 
     def _writes_in(self, i: int, value: Value) -> bool:
         """True if a value is written in the order that a node of the same pass needs."""
         return isinstance(value, Result) and self.is_fused(value) and self._is_of_one_pass(i, value)
 
     def _is_of_one_pass(self, i: int, value: Result) -> bool:
-        return self.own.backward[value.node] == self.own.backward[i]
+        return self.derivative.backward[value.node] == self.derivative.backward[i]
 
 
 class Forward:
@@ -155,42 +156,42 @@ class Forward:
       values: the values, in order.
       number: the number of each value.
       reads: for each value, the numbers of the values that it is computed from.
-      solid: for each value, whether it takes bytes in memory.
+      materialized: for each value, whether it takes bytes in memory.
       needed: `[values]` bool, whether results need the value.
     """
 
     def __init__(self, nodes: Nodes, carried: Iterable[int]) -> None:
-        self._nodes, self._own = nodes, nodes.own
+        self._nodes, self._derivative = nodes, nodes.derivative
         self.values: list[Value] = [Outside(argument) for argument in carried]
-        for i, node in enumerate(self._own.nodes):
-            if node is not None and not self._own.backward[i]:
+        for i, node in enumerate(self._derivative.nodes):
+            if node is not None and not self._derivative.backward[i]:
                 self.values += nodes.results(i)
         self.number = {value: number for number, value in enumerate(self.values)}
         self.reads = [self._inner(value) for value in self.values]
-        self.solid = [nodes.is_held(value) for value in self.values]
+        self.materialized = [nodes.is_materialized(value) for value in self.values]
         self.needed = self._needed()
 
     def sources(self) -> list[set[int]]:
         """For each value, the numbers of the values in memory that it is, or is computed from on the fly."""
         sources: list[set[int]] = []
         for v, reads in enumerate(self.reads):
-            sources.append({v} if self.solid[v] else set[int]().union(*(sources[read] for read in reads)))
+            sources.append({v} if self.materialized[v] else set[int]().union(*(sources[read] for read in reads)))
         return sources
 
     def place(self) -> np.ndarray:
         """`[values]` int64: the equation that computes each value, or ARGUMENT."""
-        own = [self._own.place[value.node] if isinstance(value, Result) else ARGUMENT for value in self.values]
-        return np.array(own, np.int64)
+        place = self._derivative.place
+        return np.array([place[v.node] if isinstance(v, Result) else ARGUMENT for v in self.values], np.int64)
 
     def op(self) -> np.ndarray:
         """`[values]` int64: the node that computes each value; all arguments share the number after the last node."""
-        return np.array([v.node if isinstance(v, Result) else len(self._own.nodes) for v in self.values], int)
+        return np.array([v.node if isinstance(v, Result) else len(self._derivative.nodes) for v in self.values], int)
 
     def free(self) -> np.ndarray:
         """`[values]` bool: whether each value follows from arguments without kernels and random numbers."""
         free: list[bool] = []
         for value, reads in zip(self.values, self.reads, strict=True):
-            is_light = isinstance(value, Result) and _is_light(self._own.node(value.node))
+            is_light = isinstance(value, Result) and _is_light(self._derivative.node(value.node))
             free.append(is_light and all(free[read] for read in reads))
         return np.array(free, bool)
 
@@ -201,11 +202,11 @@ class Forward:
         subtraction, as large as the value, is then written to memory. That result itself can be kept. For masked
         scores, so can the scores before the mask.
         """
-        own = self._own
-        readers = own.readers(i for i, node in enumerate(own.nodes) if node is not None)
-        nodes = ([own.node(i) for i in readers.get(value, ())] for value in self.values)
+        derivative = self._derivative
+        readers = derivative.readers(i for i, node in enumerate(derivative.nodes) if node is not None)
+        nodes = ([derivative.node(i) for i in readers.get(value, ())] for value in self.values)
         pairs = zip(self.values, nodes, strict=True)
-        return np.array([value in own.names and not _is_softmax(reading) for value, reading in pairs], bool)
+        return np.array([value in derivative.names and not _is_softmax(reading) for value, reading in pairs], bool)
 
     def heavy(self) -> np.ndarray:
         """`[values]` bool: whether a kernel computes each value."""
@@ -217,56 +218,56 @@ class Forward:
         """
         last = np.arange(len(self.values))
         for number in range(len(self.values) - 1, -1, -1):
-            if self.values[number] in self._own.results:
+            if self.values[number] in self._derivative.results:
                 last[number] = len(self.values) - 1
             if self.needed[number]:
                 for read in self.reads[number]:
-                    last[read] = max(last[read], number if self.solid[number] else last[number])
+                    last[read] = max(last[read], number if self.materialized[number] else last[number])
         return last.astype(np.int64)
 
     def seconds(self) -> np.ndarray:
         """`[values]` seconds to compute each value from memory; 0 for arguments, and where its readers have them."""
         nodes = self._nodes
         return np.array(
-            [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_solid(v) else 0.0 for v in self.values]
+            [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_written(v) else 0.0 for v in self.values]
         )
 
-    def spared(self, seconds: np.ndarray) -> np.ndarray:
+    def saved_seconds(self, seconds: np.ndarray) -> np.ndarray:
         """`[values]` seconds, out of `seconds`, that the forward pass saves if a value is not kept.
 
         Some values are written only because the backward pass reads them too. If they are not kept, their readers
         compute them on the fly and need not read them.
         """
         nodes, moved = self._nodes, self._nodes.fusion.moved
-        own = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
-        alone = fusion_of(self._own, {i for i in range(len(self._own.nodes)) if i not in own})
-        spared, saved = np.zeros(len(self.values)), 0.0
+        forward = {value.node for value in itertools.compress(self.values, self.needed) if isinstance(value, Result)}
+        alone = fusion_of(self._derivative, {i for i in range(len(self._derivative.nodes)) if i not in forward})
+        savings, total = np.zeros(len(self.values)), 0.0
         for v, value in enumerate(self.values):
-            if isinstance(value, Result) and self.needed[v] and nodes.is_solid(value) and nodes.is_fused(value):
-                spared[v] = seconds[v] * (not alone.solid[value])
-                saved += nodes.moving(moved[value])
-                saved -= nodes.moving(alone.moved[value]) * alone.solid[value]
-        return spared * (saved / max(spared.sum(), 1e-30))
+            if isinstance(value, Result) and self.needed[v] and nodes.is_written(value) and nodes.is_fused(value):
+                savings[v] = seconds[v] * (not alone.written[value])
+                total += nodes.moving(moved[value])
+                total -= nodes.moving(alone.moved[value]) * alone.written[value]
+        return savings * (total / max(savings.sum(), 1e-30))
 
-    def keeping(self, in_loop: bool) -> np.ndarray:
+    def keep_seconds(self, in_loop: bool) -> np.ndarray:
         """`[values]` seconds of keeping each value: see `Level`."""
-        return np.array([self._keeping(value, in_loop) for value in self.values])
+        return np.array([self._keep_seconds(value, in_loop) for value in self.values])
 
-    def _keeping(self, value: Value, in_loop: bool) -> float:
-        nodes, copy = self._nodes, self._nodes.moving(2 * self._own.bytes(value))
+    def _keep_seconds(self, value: Value, in_loop: bool) -> float:
+        nodes, copy = self._nodes, self._nodes.moving(2 * self._derivative.bytes(value))
         if not isinstance(value, Result):
             return copy
-        written = 0.0 if nodes.is_held(value) else nodes.moving(nodes.fusion.moved[value])
+        written = 0.0 if nodes.is_materialized(value) else nodes.moving(nodes.fusion.moved[value])
         return written + (copy * nodes.fusion.copies[value] if in_loop else 0.0)
 
     def _inner(self, value: Value) -> list[int]:
         """Numbers of the values that a value is computed from."""
         if not isinstance(value, Result):
             return []
-        return sorted({self.number[read] for read in self._own.reads(value.node) if read in self.number})
+        return sorted({self.number[read] for read in self._derivative.reads(value.node) if read in self.number})
 
     def _needed(self) -> np.ndarray:
-        needed = np.array([value in self._own.results for value in self.values], bool)
+        needed = np.array([value in self._derivative.results for value in self.values], bool)
         for number in range(len(self.values) - 1, -1, -1):
             if needed[number]:
                 needed[self.reads[number]] = True
@@ -292,8 +293,8 @@ class Backward:
     """Nodes of a derivative's backward pass that write to memory or read values of the forward pass.
 
     A node that does not write is computed by later ones. But jax needs its operands at the node's own equation, so
-    operands from earlier segments are kept. A node writes by `fusion_of` (then it takes seconds) or by `held` (then its
-    results take bytes). A node with neither is computed by its readers.
+    operands from earlier segments are kept. A node writes by `fusion_of` (then it takes seconds) or by
+    `materialized_values` (then its results take bytes). A node with neither is computed by its readers.
 
     Attributes:
       kernels: the numbers of these nodes, in order.
@@ -301,7 +302,7 @@ class Backward:
     """
 
     def __init__(self, nodes: Nodes, forward: Forward) -> None:
-        self._nodes, self._own, self._values = nodes, nodes.own, forward.values
+        self._nodes, self._derivative, self._values = nodes, nodes.derivative, forward.values
         self.kernels: list[int] = []
         self.reads: list[list[int]] = []
         self._needs: list[set[Result]] = []  # for each kernel, the values of its own pass that it reads
@@ -311,25 +312,26 @@ class Backward:
         self._last_kernel = {v: q for q, read in enumerate(self._sources) for v in read}
         self._reduced = {
             value
-            for i in self._own.backward_nodes()
-            if is_reduction(nodes.own.node(i).equation)
-            for value in self._own.reads(i)
+            for i in self._derivative.backward_nodes()
+            if is_reduction(nodes.derivative.node(i).equation)
+            for value in self._derivative.reads(i)
         }
 
     def place(self) -> np.ndarray:
         """`[kernels]` int64: the equation that each kernel is the derivative of."""
-        return np.array([self._own.place[i] for i in self.kernels], np.int64)
+        return np.array([self._derivative.place[i] for i in self.kernels], np.int64)
 
     def copies(self) -> list[list[float]]:
         """For each kernel, bytes of its copy of each value that it reads, if that value is not computed again."""
         copies = map(self._nodes.copies, self.kernels)
         pairs = zip(copies, self.reads, strict=True)
-        return [[float(own.get(self._values[v], 0)) for v in reads] for own, reads in pairs]
+        return [[float(bytes_of.get(self._values[v], 0)) for v in reads] for bytes_of, reads in pairs]
 
     def seconds(self, inner: Collection[int]) -> np.ndarray:
         """`[kernels]` seconds of each kernel; 0 for the loops, `inner`."""
-        own = [(q not in inner and self._nodes.writes(i)) * self._nodes.seconds(i) for q, i in enumerate(self.kernels)]
-        return np.array(own, float)
+        nodes = self._nodes
+        seconds = [(q not in inner and nodes.writes(i)) * nodes.seconds(i) for q, i in enumerate(self.kernels)]
+        return np.array(seconds, float)
 
     def bytes(self, inner: Collection[int]) -> np.ndarray:
         """`[kernels]` bytes at each kernel: results of the backward pass that are still needed, and workspace.
@@ -338,13 +340,13 @@ class Backward:
         """
         last = {value: q for q, needs in enumerate(self._needs) for value in needs}
         changes = np.zeros(len(self.kernels) + 1)
-        elsewhere = self._in_results(last)
+        in_results = self._in_results(last)
         for q, i in enumerate(self.kernels):
             for value in self._nodes.results(i):
-                if self._nodes.is_held(value) and value not in elsewhere:
-                    size = self._own.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
-                    begun = self._begun(q, value, last)
-                    in_place = self._is_in_place(q, size, last) or (begun is not None and begun not in elsewhere)
+                if self._nodes.is_materialized(value) and value not in in_results:
+                    size = self._derivative.bytes(value) * max(1, len(self._nodes.orders.get(value, ())))
+                    initial = self._initial_value(q, value, last)
+                    in_place = self._is_in_place(q, size, last) or (initial is not None and initial not in in_results)
                     changes[q + in_place] += size
                     changes[max(last.get(value, q), q) + 1] -= size
         workspace = [self._nodes.workspace(Result(i, 0)) * (q not in inner) for q, i in enumerate(self.kernels)]
@@ -352,21 +354,21 @@ class Backward:
 
     def _find(self, number: Mapping[Value, int]) -> None:
         """Sets the kernels and the values that they read, also through nodes that do not write."""
-        of: dict[int, tuple[set[int], set[Result]]] = {}
-        for i in self._own.backward_nodes():
+        reads_of: dict[int, tuple[set[int], set[Result]]] = {}
+        for i in self._derivative.backward_nodes():
             values: set[int] = set()
             before: set[Result] = set()
-            read = self._own.reads(i)
+            read = self._derivative.reads(i)
             for value in read:
                 if value in number:
                     values.add(number[value])
-                elif isinstance(value, Result) and self._nodes.is_held(value):
+                elif isinstance(value, Result) and self._nodes.is_materialized(value):
                     before.add(value)
                 elif isinstance(value, Result):
-                    values |= of[value.node][0]
-                    before |= of[value.node][1]
-            of[i] = values, before
-            holds = any(map(self._nodes.is_held, self._nodes.results(i)))
+                    values |= reads_of[value.node][0]
+                    before |= reads_of[value.node][1]
+            reads_of[i] = values, before
+            holds = any(map(self._nodes.is_materialized, self._nodes.results(i)))
             if holds or self._nodes.writes(i) or any(value in number for value in read):
                 self.kernels.append(i)
                 self.reads.append(sorted(values))
@@ -374,27 +376,28 @@ class Backward:
 
     def _in_results(self, last: Mapping[Result, int]) -> set[Result]:
         """Values in the memory of the results: gradients, and the initial values of their loops and updates."""
-        there = {value for value in self._own.gradients if isinstance(value, Result)}
+        values = {value for value in self._derivative.gradients if isinstance(value, Result)}
         for q in reversed(range(len(self.kernels))):
-            begun = (self._begun(q, value, last) for value in self._nodes.results(self.kernels[q]) if value in there)
-            there |= {value for value in begun if value is not None}
-        return there
+            results = values.intersection(self._nodes.results(self.kernels[q]))
+            values |= {initial for value in results if (initial := self._initial_value(q, value, last)) is not None}
+        return values
 
-    def _begun(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
+    def _initial_value(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
         """The initial carry of a scan's result, or the operand that a result updates; None if it is read later.
 
         Both are stored in the same memory. A value that is carried in several places shares the memory of the first,
         and is copied for the others.
         """
-        node = self._own.node(self.kernels[q])
+        node = self._derivative.node(self.kernels[q])
         at = _first_operand(node, value.output)
         if at is None:
             return None
-        operands = [each if isinstance(each, Scalar) else self._own.same.get(each, each) for each in node.operands]
-        begun = operands[at]
-        if not isinstance(begun, Result) or begun not in self._needs[q] or begun in self._own.gradients:
+        same = self._derivative.same
+        operands = [each if isinstance(each, Scalar) else same.get(each, each) for each in node.operands]
+        initial = operands[at]
+        if not isinstance(initial, Result) or initial not in self._needs[q] or initial in self._derivative.gradients:
             return None
-        return begun if last[begun] == q and begun not in operands[:at] else None
+        return initial if last[initial] == q and initial not in operands[:at] else None
 
     def _is_in_place(self, q: int, size: int, last: Mapping[Result, int]) -> bool:
         """True if a kernel writes `size` bytes over an operand that nothing reads any more.
@@ -403,11 +406,11 @@ class Backward:
         sums of a result in the kernel of that result, whose threads then read more than they write: those do not count.
         """
         kernel = self.kernels[q]
-        if not is_in_place(self._own.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
+        if not is_in_place(self._derivative.node(kernel).equation) or self._reduced & {*self._nodes.results(kernel)}:
             return False
         values = (self._values[v] for v in self._sources[q] if self._last_kernel[v] == q)
         needs = (value for value in self._needs[q] if last[value] == q)
-        return any(self._own.bytes(value) == size for value in (*values, *needs))
+        return any(self._derivative.bytes(value) == size for value in (*values, *needs))
 
 
 def _first_operand(node: Node, output: int) -> int | None:
@@ -422,7 +425,7 @@ def _first_operand(node: Node, output: int) -> int | None:
     return constants + output if output < carried else None
 
 
-class Handed(NamedTuple):
+class Cotangent(NamedTuple):
     """A gradient that is written to memory only where it is passed on to a segment that is computed again.
 
     Attributes:
@@ -437,28 +440,29 @@ class Handed(NamedTuple):
     to: list[tuple[int, int]]
 
 
-def handed(nodes: Nodes, copied: Set[int]) -> list[Handed]:
+def passed_cotangents(nodes: Nodes, copied: Set[int]) -> list[Cotangent]:
     """All such gradients of a derivative, in order. None is passed on to `copied` equations, which have no segments."""
-    own, found = nodes.own, []
-    readers = own.readers(own.backward_nodes())
+    derivative, cotangents = nodes.derivative, []
+    readers = derivative.readers(derivative.backward_nodes())
     for value, reading in readers.items():
-        if not isinstance(value, Result) or not own.backward[value.node] or nodes.is_solid(value):
+        if not isinstance(value, Result) or not derivative.backward[value.node] or nodes.is_written(value):
             continue
-        place, pairs = own.place[value.node], {(own.place[i], _home(nodes, readers, i)) for i in reading}
+        place, pairs = derivative.place[value.node], {(derivative.place[i], _home(nodes, readers, i)) for i in reading}
         to = [(at, home) for at, home in pairs if home is not None and at < place and not copied & {at, home}]
         if to:
             moved = nodes.fusion.moved[value]
-            read = moved - sum(nodes.own.node(value.node).output_bytes)
-            spared = sum(share_read(own, i, value) for i in reading) * (read - own.bytes(value))
-            found.append(Handed(place, nodes.moving(max(0.0, moved - spared)), sorted(to)))  # below 0 by rounding only
-    return found
+            read = moved - sum(nodes.derivative.node(value.node).output_bytes)
+            saved = sum(share_read(derivative, i, value) for i in reading) * (read - derivative.bytes(value))
+            seconds = nodes.moving(max(0.0, moved - saved))  # below 0 by rounding only
+            cotangents.append(Cotangent(place, seconds, sorted(to)))
+    return cotangents
 
 
 def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
     """The equation that computed the value whose gradient a reader's operand is; None for an argument's gradient."""
-    while nodes.own.node(i).type == SUM:
+    while nodes.derivative.node(i).type == SUM:
         others = readers.get(Result(i, 0), ())
         if not others:
             return None
-        i = next((j for j in others if nodes.own.node(j).type != SUM), others[0])
-    return nodes.own.place[i]
+        i = next((j for j in others if nodes.derivative.node(j).type != SUM), others[0])
+    return nodes.derivative.place[i]

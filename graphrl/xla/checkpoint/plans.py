@@ -1,6 +1,6 @@
 """Plans of traced functions, in memory and on disk.
 
-`planned` returns the plan of a program: one that an earlier search with these settings found, or the result of a new
+`find_plan` returns the plan of a program: one that an earlier search with these settings found, or the result of a new
 search. Files are named by a fingerprint of the equations, the settings and the versions. `plan_of` turns a solver's
 choice, which is about arrays, into regions, names and stretches of the program.
 """
@@ -27,11 +27,11 @@ from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables
 from graphrl.xla.checkpoint.report import CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.search import Searched, above_budget, alone, compiled_bytes, measured_once, search, verified
+from graphrl.xla.checkpoint.search import Result, above_budget, cached, compiled_bytes, search, unplanned, verified
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.solvers.anneal import prepare
-from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_untouched
+from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_default
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
@@ -54,7 +54,7 @@ class Planned:
     report: CheckpointReport
 
 
-def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
+def find_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
     """The plan for a program: the result of an earlier search with these settings, or else of a new one.
 
     Args:
@@ -70,36 +70,36 @@ def planned(name: str, fingerprint: str, program: Program, wanted: Sequence[bool
     """
     if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
         raise ProblemError(
-            f"budget is {settings.budget}: no plan keeps bytes at all sizes of {', '.join(program.sizes.of)}; bound "
+            f"budget is {settings.budget}: no plan keeps it at all sizes of {', '.join(program.sizes.by_name)}; bound "
             f"symbolic dimensions by constraints, such as {', '.join(bounds)}, or give a part of what jax keeps, "
             "from 0 to 1"
         )
     path = cache_folder("checkpoints") / f"{fingerprint}.json"
-    found = _read(path, fingerprint, program) if settings.is_kept else None
-    if found is not None:
-        report = dataclasses.replace(found.report, function=name, from_cache=True)
-        return dataclasses.replace(found, report=report)
-    found = _searched(name, fingerprint, program, wanted, settings)
-    if settings.is_kept:
-        _keep(path, found)
-    return found
+    planned = _load(path, fingerprint, program) if settings.is_stored else None
+    if planned is not None:
+        report = dataclasses.replace(planned.report, function=name, from_cache=True)
+        return dataclasses.replace(planned, report=report)
+    planned = _search_plan(name, fingerprint, program, wanted, settings)
+    if settings.is_stored:
+        _store(path, planned)
+    return planned
 
 
-def _read(path: Path, fingerprint: str, program: Program) -> Planned | None:
+def _load(path: Path, fingerprint: str, program: Program) -> Planned | None:
     """The plan on disk, with the lines of this program's code; None if there is no plan or it does not fit."""
     try:
-        found = read_document(path, Planned, FORMAT, VERSION)
-        if found.fingerprint != fingerprint or not fits(program, found.plan):
+        planned = read_document(path, Planned, FORMAT, VERSION)
+        if planned.fingerprint != fingerprint or not fits(program, planned.plan):
             return None
-        values = tuple(dataclasses.replace(v, line=line_at(program, v.place)) for v in found.report.values)
-        loops = tuple(dataclasses.replace(s, line=line_at(program, s.place)) for s in found.report.stretches)
+        values = tuple(dataclasses.replace(v, line=line_at(program, v.place)) for v in planned.report.values)
+        loops = tuple(dataclasses.replace(s, line=line_at(program, s.place)) for s in planned.report.stretches)
     except (GraphrlError, LookupError, ValueError):
         return None
-    return dataclasses.replace(found, report=dataclasses.replace(found.report, values=values, stretches=loops))
+    return dataclasses.replace(planned, report=dataclasses.replace(planned.report, values=values, stretches=loops))
 
 
-def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin, chip, compiler = time.monotonic(), settings.figures, settings.compiler
+def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
+    begin, chip, compiler = time.monotonic(), settings.resolved_chip, settings.compiler
     named, wanted, as_written = _gradient(program, wanted, chip)
     before = time.monotonic()
     pricing = Pricing(named.gradient)
@@ -108,30 +108,30 @@ def _searched(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
 
     def seconds_of(choice: Choice) -> float:
         """Seconds of the gradient traced under the plan, so that all ops that jax adds count."""
-        if is_untouched(choice) and named.traced is not None:
+        if is_default(choice) and named.traced is not None:
             return gradient_seconds(named.traced, chip)
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
         return gradient_seconds(gradient_jaxpr(program, wanted, run)[0], chip)
 
     goal, before = settings.goal(pricing), time.monotonic() - begin
 
-    def found_within(goal: Goal, settings: Settings = settings) -> Searched:
+    def search_within(goal: Goal, settings: Settings = settings) -> Result:
         """Searches; each search has the full seconds, less those spent before the first."""
         return search(name, named, pricing, settings, time.monotonic() - before, seconds_of, goal)
 
     if compiler is None:
-        choice, report = found_within(goal)
+        choice, report = search_within(goal)
     else:
         choice, report = verified(
-            found_within,
-            functools.partial(found_within, settings=dataclasses.replace(settings, method="regular")),
-            lambda: alone(name, named, pricing, settings, begin),
+            search_within,
+            functools.partial(search_within, settings=dataclasses.replace(settings, method="regular")),
+            lambda: unplanned(name, named, pricing, settings, begin),
             goal,
-            measured_once(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
+            cached(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
-    report = dataclasses.replace(report, sizes=program.sizes.of, as_written=as_written)
+    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=as_written)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)
 
 
@@ -163,27 +163,27 @@ def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """32 hexadecimal digits of a program's equations, of the options, and of the versions of graphrl and jax."""
     text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
-    asked = [
+    options = [
         settings.budget,
         settings.slowdown,
         settings.offload,
         settings.method,
         float(settings.seconds),
         settings.seed,
-        *settings.compiled_by,
-        *program.sizes.of.items(),
+        *settings.verified_for,
+        *program.sizes.by_name.items(),
     ]
     versions = installed_version(), VERSION, jax.__version__
-    whole = repr((versions, text, list(wanted), asked, dataclasses.astuple(settings.figures)))
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.resolved_chip)))
+    return hashlib.sha256(fields.encode()).hexdigest()[:32]
 
 
-def _keep(path: Path, found: Planned) -> None:
+def _store(path: Path, planned: Planned) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_document(path, found, FORMAT, VERSION)
+        write_document(path, planned, FORMAT, VERSION)
     except (OSError, GraphrlError) as error:
-        warnings.warn(f"graphrl: the plan is not kept for the next process: {error}", stacklevel=2)
+        warnings.warn(f"graphrl: the plan cannot be stored for the next process: {error}", stacklevel=2)
 
 
 def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> CheckpointPlan:
@@ -197,7 +197,7 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
     stored, sent = pricing.stored(number), pricing.sent(number)
     unrolled = named.gradient.is_unrolled(number, cut.stretch)
     regions = []
-    for segment in np.flatnonzero(cut.again & (not unrolled)).tolist():
+    for segment in np.flatnonzero(cut.recomputed & (not unrolled)).tolist():
         places = np.flatnonzero(cut.segment == segment)
         values = range(level.first[places[0]], level.first[places[-1] + 1])
         kept, moved = (

@@ -1,20 +1,20 @@
 """Primitives that move values to the host and that make values and gradients wait.
 
-**Copies to the host** (`moved`, `after`). jax's own policies copy a value to the host, but nothing of the forward pass
-needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs the copy,
-and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a barrier
-that lasts until XLA has scheduled:
+**Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing of the
+forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs
+the copy, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
+barrier that lasts until XLA has scheduled:
 
-    x, copy = moved(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
-    y = after(y, [copy])
+    x, copy = send_to_host(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
+    y = wait_for(y, [copy])
 
 Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
 copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.
 
-**Gradients that wait** (`together`, `finished`). XLA may run an op that nothing waits for at any time: gradients of
-weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the gradients of
-a segment are released together, none of the values that it read is needed any longer. If the backward pass starts after
-the results are computed, no part of the forward pass is left for later.
+**Gradients that wait** (`join_gradients`, `finish_forward`). XLA may run an op that nothing waits for at any time:
+gradients of weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the
+gradients of a segment are released together, none of the values that it read is needed any longer. If the backward pass
+starts after the results are computed, no part of the forward pass is left for later.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,35 +38,35 @@ class Moved(NamedTuple):
     copy: Any
 
 
-def moved(value: Any, name: str) -> Moved:
+def send_to_host(value: Any, name: str) -> Moved:
     """A value for later readers, and its copy on the host, which a policy can save by `name`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
 
-def after(value: Any, copies: Sequence[Any]) -> Any:
+def wait_for(value: Any, copies: Sequence[Any]) -> Any:
     """A value that is available only once the copies are."""
     return _AFTER.bind(value, *copies, waits=False) if copies else value
 
 
-def _first(name: str, lowered: Callable[..., Any], known: Rule, again: Rule) -> core.Primitive:
+def _identity_primitive(name: str, lowered: Callable[..., Any], forward: Rule, recomputed: Rule) -> core.Primitive:
     """A primitive that returns its first operand.
 
     Args:
       name: the primitive's name.
       lowered: operands and parameters -> result.
-      known: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
-      again: likewise where the backward pass computes it again.
+      forward: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
+      recomputed: likewise where the backward pass computes it again.
     """
 
-    def partial(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
+    def partial(_: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
         if unknown[0]:
-            missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here]
+            missing = [var for var, known in zip(eqn.invars, available, strict=True) if not known]
             return None, eqn, [True], [True], missing
-        second = again(eqn)
-        needed = {id(var) for var in second.invars}
-        missing = [var for var, here in zip(eqn.invars, there, strict=True) if not here and id(var) in needed]
-        return known(eqn), second, [False], [True], missing
+        backward = recomputed(eqn)
+        needed = {id(var) for var in backward.invars}
+        missing = [var for var, known in zip(eqn.invars, available, strict=True) if not known and id(var) in needed]
+        return forward(eqn), backward, [False], [True], missing
 
     primitive = core.Primitive(name)
     primitive.def_impl(lambda value, *_, **__: value)
@@ -92,19 +92,19 @@ def _barrier(value: Any, *copies: Any, waits: bool) -> Any:
     return jax.lax.optimization_barrier((value, *copies))[0] if waits else value
 
 
-_LOADED = _first("loaded", lambda value, *_: value, _without_copies, _from_host)
-_AFTER = _first("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
+_LOADED = _identity_primitive("loaded", lambda value, *_: value, _without_copies, _from_host)
+_AFTER = _identity_primitive("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
 
 
-NAME = "graphrl_tied"
+NAME = "graphrl_barrier"
 
 
-def together(values: Sequence[Any]) -> list[Any]:
+def join_gradients(values: Sequence[Any]) -> list[Any]:
     """The values; in the backward pass no gradient is available before the gradients of all, except of references."""
     return _bound(values, finished=False)
 
 
-def finished(results: Sequence[Any]) -> list[Any]:
+def finish_forward(results: Sequence[Any]) -> list[Any]:
     """The results; the backward pass starts after the scalar results are computed: it would keep larger ones."""
     return _bound(results, finished=True)
 
@@ -113,9 +113,9 @@ def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
     arrays = [k for k, value in enumerate(values) if isinstance(jax.typeof(value), jax.core.ShapedArray)]
     if not arrays:
         return list(values)
-    tied = _TIED.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
-    own = dict(zip(arrays, tied, strict=True))
-    return [own.get(k, value) for k, value in enumerate(values)]
+    joined = _BARRIER.bind(*(values[k] for k in arrays), count=len(arrays), finished=finished, barrier=False)
+    by_place = dict(zip(arrays, joined, strict=True))
+    return [by_place.get(k, value) for k, value in enumerate(values)]
 
 
 def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
@@ -126,36 +126,36 @@ def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]
 
 def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
     others = [value for value in primals if jax.typeof(value).size == 1] if how["finished"] else primals[count:]
-    return list(primals[:count]), _of_some(tangents[:count], others, how["barrier"])
+    return list(primals[:count]), _bind_nonzero(tangents[:count], others, how["barrier"])
 
 
 def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool) -> list[Any]:
     others = operands[count:]
-    given = _of_some(cotangents, others, barrier=True)
-    return [*(None if type(each) is ad.Zero else each for each in given), *[None] * len(others)]
+    results = _bind_nonzero(cotangents, others, barrier=True)
+    return [*(None if type(each) is ad.Zero else each for each in results), *[None] * len(others)]
 
 
-def _of_some(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
+def _bind_nonzero(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
     """The values, of which those that are not symbolically zero wait for each other and for the others.
 
     A single value waits for nothing: a barrier would only keep compilers from fusing its op into its reader.
     """
-    some = [value for value in values if type(value) is not ad.Zero]
-    if not some or len(some) + len(others) == 1:
+    nonzero = [value for value in values if type(value) is not ad.Zero]
+    if not nonzero or len(nonzero) + len(others) == 1:
         return list(values)
-    bound = iter(_TIED.bind(*some, *others, count=len(some), finished=False, barrier=barrier))
+    bound = iter(_BARRIER.bind(*nonzero, *others, count=len(nonzero), finished=False, barrier=barrier))
     return [value if type(value) is ad.Zero else next(bound) for value in values]
 
 
 def _batched(values: Sequence[Any], dims: Sequence[Any], *, count: int, **how: bool) -> tuple[Any, Any]:
-    return _TIED.bind(*values, count=count, **how), dims[:count]
+    return _BARRIER.bind(*values, count=count, **how), dims[:count]
 
 
-_TIED = core.Primitive(NAME)
-_TIED.multiple_results = True
-_TIED.def_impl(_run)
-_TIED.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
-mlir.register_lowering(_TIED, mlir.lower_fun(_run, multiple_results=True))
-ad.primitive_jvps[_TIED] = _tangents
-ad.primitive_transposes[_TIED] = _cotangents
-batching.primitive_batchers[_TIED] = _batched
+_BARRIER = core.Primitive(NAME)
+_BARRIER.multiple_results = True
+_BARRIER.def_impl(_run)
+_BARRIER.def_abstract_eval(lambda *avals, count, **_: list(avals[:count]))
+mlir.register_lowering(_BARRIER, mlir.lower_fun(_run, multiple_results=True))
+ad.primitive_jvps[_BARRIER] = _tangents
+ad.primitive_transposes[_BARRIER] = _cotangents
+batching.primitive_batchers[_BARRIER] = _batched

@@ -53,8 +53,8 @@ class CheckpointPlan:
     """Decisions about a program.
 
     Attributes:
-      regions: disjoint, in order. For equations outside of them jax keeps the values that it always keeps.
       regions: disjoint regions, in order. For equations outside of them jax keeps the values that it always keeps.
+      copied: places of free equations, which each region computes for itself.
       bodies: plans for the bodies of scans, by place; others are left as they are.
       stretch: for a scan's body, steps that run forward once more together before they run backward; 1 without
         stretches.
@@ -83,7 +83,7 @@ class Program:
     """A flat jaxpr.
 
     Attributes:
-      closed: without calls among its equations; its constants are arrays: see `opened`.
+      closed: without calls among its equations; its constants are arrays: see `lift_tracers`.
       bodies: the bodies of its scans that have steps, by the scans' places among the equations.
       sizes: the sizes of its symbolic dimensions.
       label: prefix of the names of its values. It differs from the label of any program within it, also of a function
@@ -143,20 +143,20 @@ def variables(atoms: Iterable[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
-def opened(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
+def lift_tracers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
     """A jaxpr that takes the tracers which it closes over as arguments, before its own; and these tracers. A gradient
     may be taken by them.
     """
-    held = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
-    if not held:
-        return closed, held
+    tracers = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
+    if not tracers:
+        return closed, tracers
 
     def run(*args: Any) -> list[Any]:
-        own = iter(args)
-        consts = [next(own) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
-        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*own)
+        rest = iter(args)
+        consts = [next(rest) if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
+        return core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, consts))(*rest)
 
-    return jax.make_jaxpr(run)(*map(jax.typeof, held), *closed.in_avals), held
+    return jax.make_jaxpr(run)(*map(jax.typeof, tracers), *closed.in_avals), tracers
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:

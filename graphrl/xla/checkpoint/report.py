@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphrl.colours import BETTER, FAINT, GREY, GRID
-from graphrl.units import aligned, byte_unit, format_bytes, format_seconds
+from graphrl.units import align_columns, byte_unit, format_bytes, format_seconds
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures need it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-KEPT, COMPUTED, MOVED = "kept", "computed again", "moved to the host"
+KEPT, RECOMPUTED, MOVED = "kept", "computed again", "moved to the host"
+HEADINGS = {KEPT: "kept", MOVED: "offloaded", RECOMPUTED: "recomputed"}  # in the text, in this order
 LINES = 12  # of each kind, in the text
 HEIGHT = 4.5  # of a picture, in inches
 
@@ -131,8 +132,8 @@ class CheckpointReport:
     @property
     def total_bytes(self) -> float:
         """Peak of the whole step: arguments, results, gradients and the rest, by XLA's figure if there is one."""
-        own = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
-        return self.argument_bytes + self.result_bytes + own
+        peak = self.planned.peak_bytes if self.compiled_bytes is None else self.compiled_bytes
+        return self.argument_bytes + self.result_bytes + peak
 
     def to_dict(self) -> dict[str, Any]:
         """All figures under the names of the attributes, for `json.dump`."""
@@ -150,18 +151,18 @@ class CheckpointReport:
         return _drawn(_memory_figure(self), path)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [(self.function, "peak", "beside arguments", "kept", "on the host", "step")]
+        rows: list[tuple[str, ...]] = [(self.function, "peak", "without arguments", "kept", "offloaded", "step")]
         outside = self.argument_bytes + self.result_bytes
         for name, figures in (("jax", self.plain), ("graphrl", self.planned)):
             sizes = (outside + figures.peak_bytes, figures.peak_bytes, figures.kept_bytes, figures.moved_bytes)
             rows.append((name, *map(format_bytes, sizes), format_seconds(figures.seconds)))
-        lines = aligned(rows, left=1)
-        for what in (KEPT, MOVED, COMPUTED):
+        lines = align_columns(rows, left=1)
+        for what in HEADINGS:
             lines += self._of_kind(what)
         for loop in self.stretches:
-            how = "one after the other" if loop.unrolled else "as a loop"
+            how = "unrolled" if loop.unrolled else "as a loop"
             lines.append(f"in stretches of {loop.steps} steps, {how}: the {loop.trips} of {loop.line}".rstrip())
-        where = "read from the plan cache" if self.from_cache else "found now"
+        where = "read from the plan cache" if self.from_cache else "in a new search"
         lines.append(
             f"estimated by roofline of {self.chip}: {self.slowdown:+.1%} a step; {self.segments} segments; "
             f"planned in {format_seconds(self.search_seconds)}, {where}"
@@ -169,14 +170,14 @@ class CheckpointReport:
         lines += sizes_lines(self.sizes)
         if self.as_written:
             lines.append(
-                "not planned, and figures without the gradient: a custom rule closes over a traced value, so the "
-                "function runs as it is written, in whatever memory and time jax needs"
+                "not planned: a custom rule closes over a traced value, so the function runs as it is written; the "
+                "figures are without the gradient"
             )
         if self.compiled_bytes is not None:
-            off = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
+            error = self.compiled_bytes / max(self.planned.peak_bytes, 1.0) - 1.0
             lines.append(
-                f"compiled by XLA: {format_bytes(self.compiled_bytes)} beside arguments, {off:+.1%} to what was "
-                f"foretold; {format_bytes(self.total_bytes)} at the peak"
+                f"compiled by XLA: {format_bytes(self.compiled_bytes)} without arguments, {error:+.1%} from the "
+                f"prediction; {format_bytes(self.total_bytes)} at the peak"
             )
         if self.above_least is not None:
             lines.append(
@@ -189,7 +190,7 @@ class CheckpointReport:
         if not values:
             return []
         total = sum(value.bytes for value in values)
-        lines = [f"{what}: {len(values)} values, {format_bytes(total)}"]
+        lines = [f"{HEADINGS[what]}: {len(values)} values, {format_bytes(total)}"]
         lines += [f"  {format_bytes(v.bytes):>9}  {v.value}  {v.line}".rstrip() for v in values[:LINES]]
         if len(values) > LINES:
             lines.append(f"  and {len(values) - LINES} more")
@@ -223,7 +224,7 @@ class CurvePoint:
         """The point of a report on a plan within the limit."""
         planned, kinds = report.planned, [value.what for value in report.values]
         sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
-        counts = kinds.count(KEPT), kinds.count(COMPUTED)
+        counts = kinds.count(KEPT), kinds.count(RECOMPUTED)
         return cls(limit, report.slowdown, *sizes, *counts, report.compiled_bytes)
 
 
@@ -290,7 +291,7 @@ class CheckpointCurve:
         return {**dataclasses.asdict(self), "points": points}
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "computed again")]
+        rows: list[tuple[str, ...]] = [("limit", "slowdown", "peak", "share", "kept", "values kept", "recomputed")]
         plain = format_bytes(self.plain.peak_bytes), "100%", format_bytes(self.plain.kept_bytes)
         rows.append(("jax", "+0.0%", *plain, "", ""))
         for point in self.points:
@@ -301,7 +302,7 @@ class CheckpointCurve:
         if all(point.compiled_bytes is not None for point in self.points):
             compiled = ["compiled", "", *(format_bytes(point.compiled_bytes or 0) for point in self.points)]
             rows = [(*row, cell) for row, cell in zip(rows, compiled, strict=True)]
-        return "\n".join([*aligned(rows), *sizes_lines(self.sizes)])
+        return "\n".join([*align_columns(rows), *sizes_lines(self.sizes)])
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:
@@ -313,8 +314,8 @@ def _needed(report: CheckpointReport, is_part: bool = False) -> float:
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
     """A line with the sizes that a plan assumes for symbolic dimensions; no line without such dimensions."""
-    shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    return [f"planned, and all figures, for {shown}: sizes that stand for symbolic dimensions"] if sizes else []
+    text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return [f"planned for {text}: all figures are for these sizes of symbolic dimensions"] if sizes else []
 
 
 def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
@@ -336,10 +337,11 @@ def _memory_figure(report: CheckpointReport) -> "Figure":
     for line, colour, figures, name in zip(
         report.timelines, (GREY, BETTER), (report.plain, report.planned), ("jax", "graphrl"), strict=True
     ):
+        label = f"{name}: peak {format_bytes(figures.peak_bytes)}, kept {format_bytes(figures.kept_bytes)}"
         for ax, part in zip(axes, line, strict=True):
             x = np.linspace(0.0, 1.0, len(part)) if part else np.zeros(0)
             ax.fill_between(x, np.array(part) / scale, color=colour, alpha=0.25, step="mid", linewidth=0)
-            ax.plot(x, np.array(part) / scale, color=colour, label=_label(name, figures), drawstyle="steps-mid")
+            ax.plot(x, np.array(part) / scale, color=colour, label=label, drawstyle="steps-mid")
     for ax, name in zip(axes, ("forward pass", "backward pass"), strict=True):
         _dress(ax, name)
         ax.set_xticks([])
@@ -347,7 +349,7 @@ def _memory_figure(report: CheckpointReport) -> "Figure":
     axes[0].set_ylim(bottom=0)
     # outside of the axes, since the lines may be anywhere within
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(f"{clean(report.function)}: memory beside arguments, results and gradients")
+    figure.suptitle(f"{clean(report.function)}: memory without arguments, results and gradients")
     return figure
 
 
@@ -362,16 +364,12 @@ def _curve_figure(curve: CheckpointCurve) -> "Figure":
     x, y = np.array([(100 * slowdown, peak / scale) for slowdown, peak in points[1:]]).T
     ax.plot(x, y, "o-", color=BETTER, label="graphrl")
     ax.plot([0.0], [points[0][1] / scale], "o", color=GREY, label="jax")
-    _dress(ax, f"{clean(curve.function)}: the peak beside arguments, results and gradients")
+    _dress(ax, f"{clean(curve.function)}: the peak without arguments, results and gradients")
     ax.set_xlabel(f"estimated slowdown of a step of {format_seconds(curve.plain.seconds)}, %")
     ax.set_ylabel(unit)
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return figure
-
-
-def _label(name: str, figures: Figures) -> str:
-    return f"{name}: peak {format_bytes(figures.peak_bytes)}, kept {format_bytes(figures.kept_bytes)}"
 
 
 def _dress(ax: "Axes", title: str) -> None:

@@ -12,7 +12,7 @@ derivatives, for which compilers need less memory (`rule_of`):
 
 Each of a product's two gradients reads the other operand. If the gradient of the larger operand is computed first, that
 operand still has to be kept for the other gradient. With the rule it is no longer needed before an array of its size is
-written again. Not all products have the rule: see `is_of_sums`. Scattered values are added to zeros, or to another
+written again. Not all products have the rule: see `is_from_sums`. Scattered values are added to zeros, or to another
 number. The zeros depend on nothing, so XLA may write all zeros of a program in one kernel at its start.
 """
 
@@ -29,7 +29,7 @@ from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.equations import is_fill, is_fused, is_of_variables, is_product
-from graphrl.xla.checkpoint.primitives import after, finished, moved, together
+from graphrl.xla.checkpoint.primitives import finish_forward, join_gradients, send_to_host, wait_for
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
 from graphrl.xla.checkpoint.sizes import holds
 
@@ -52,14 +52,14 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
     """
     values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
-    start, apart = 0, not in_loop or len(plan.regions) > 1
+    start, prevent_cse = 0, not in_loop or len(plan.regions) > 1
     for region in plan.regions:
         _run_between(program, plan, values, range(start, region.first))
-        _run_region(program, plan, values, region, apart, copies)
+        _run_region(program, plan, values, region, prevent_cse, copies)
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
     results = values.read(program.closed.jaxpr.outvars)
-    return finished(results) if plan.orders and not in_loop else results
+    return finish_forward(results) if plan.orders and not in_loop else results
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
@@ -138,12 +138,12 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """A function that gives the result of a product for its operands; None if `is_of_sums`."""
+    """A function that gives the result of a product for its operands; None if `is_from_sums`."""
     left, right = map(program.size, eqn.invars)
-    return None if is_of_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
+    return None if is_from_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 
 
-def is_of_sums(program: Program, product: Any) -> bool:
+def is_from_sums(program: Program, product: Any) -> bool:
     """True if a product's larger operand is computed from sums over at least `MANY` times its elements, in one
     fused kernel: by equations whose results a single equation reads.
 
@@ -151,7 +151,7 @@ def is_of_sums(program: Program, product: Any) -> bool:
     wait for the operand. Compilers then read the factors once for both, and never write the summed array.
     """
     larger = max(product.invars, key=program.size)
-    waiting, seen = [larger], {larger}
+    waiting, visited = [larger], {larger}
     while waiting:
         atom = waiting.pop()
         place = program.place_of.get(atom)
@@ -162,8 +162,8 @@ def is_of_sums(program: Program, product: Any) -> bool:
             program.size(summed) >= MANY * program.size(larger) and summed in program.place_of for summed in read
         ):
             return True
-        new = {other for other in read if program.size(other) >= program.size(larger)} - seen
-        seen |= new
+        new = {other for other in read if program.size(other) >= program.size(larger)} - visited
+        visited |= new
         waiting += new
     return False
 
@@ -183,13 +183,13 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
         """The term with the larger operand's tangent, when transposed, waits for the other term."""
-        some = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
+        order = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
         terms: list[Any] = []
-        for k in some:
-            own = tangents[k]
+        for k in order:
+            tangent_k = tangents[k]
             if terms:
-                terms[0], own = together([terms[0], own])
-            terms.append(bind(*(own if number == k else operand for number, operand in enumerate(primals))))
+                terms[0], tangent_k = join_gradients([terms[0], tangent_k])
+            terms.append(bind(*(tangent_k if number == k else operand for number, operand in enumerate(primals))))
         return bind(*primals), sum(terms[1:], terms[0])
 
     run = jax.custom_jvp(bind)
@@ -251,58 +251,58 @@ def _cut(xs: Sequence[Any], begin: int, end: int) -> Arrays:
     return [jax.lax.slice_in_dim(x, begin, end) for x in xs]
 
 
-def _own(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
+def _not_copied(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
     return [place for place in places if place not in plan.copied]
 
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
     """Runs equations outside of all regions. If the plan has orders, they also receive their gradients together."""
-    own = _own(plan, places)
-    with _together(program, values, [program.equations[place] for place in own] if plan.orders else []):
-        _run(program, plan, values, own)
+    not_copied = _not_copied(plan, places)
+    with _joined_gradients(program, values, [program.equations[place] for place in not_copied] if plan.orders else []):
+        _run(program, plan, values, not_copied)
 
 
 @contextlib.contextmanager
-def _together(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
+def _joined_gradients(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
     """Makes the values that equations read receive their gradients together, for equations that run within."""
     read = Piece.of(equations).reads
     before = values.read(read)
-    values.write(read, _tied(program, values, read))
+    values.write(read, _with_joined_gradients(program, values, read))
     yield
     values.write(read, before)
 
 
-def _tied(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
+def _with_joined_gradients(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
     """The values that are read, such that their gradients are complete together if others wait for some of them.
 
     If all are arguments, the gradients are results, which compilers should write directly to the memory of the results.
     """
-    own = values.read(read)
-    return together(own) if any(var in program.place_of for var in read) else own
+    operands = values.read(read)
+    return join_gradients(operands) if any(var in program.place_of for var in read) else operands
 
 
 def _run_region(
-    program: Program, plan: CheckpointPlan, values: Values, region: Region, apart: bool, copies: Copies
+    program: Program, plan: CheckpointPlan, values: Values, region: Region, prevent_cse: bool, copies: Copies
 ) -> None:
-    """Runs a region; `apart` keeps compilers from merging recomputation with the first computation.
+    """Runs a region; `prevent_cse` keeps compilers from merging recomputation with the first computation.
 
     Copies to the host that end in a later region are added to `copies`, and those that end here are taken from it.
     """
-    own = _own(plan, range(region.first, region.stop))
-    if not own:
+    not_copied = _not_copied(plan, range(region.first, region.stop))
+    if not not_copied:
         return
-    places = sorted({*own, *_copies(program, plan, own)})
-    written = {var for place in own for var in program.equations[place].outvars}
+    places = sorted({*not_copied, *_copies(program, plan, not_copied)})
+    written = {var for place in not_copied for var in program.equations[place].outvars}
     later = frozenset(var for var in written if program.last_use.get(var, -1) >= region.stop)
     piece = Piece.of([program.equations[place] for place in places], later)
     names = {name: program.text_of(name) for name in (*region.kept, *region.moved)}
     ends = dict(zip(region.moved, region.ends, strict=bool(region.ends)))
-    begun = {place: copies.pop(place) for place in own if place in copies}
+    arriving = {place: copies.pop(place) for place in not_copied if place in copies}
 
-    def run(begun: Copies, *args: Any) -> tuple[list[Any], Copies]:
-        inner, waiting = Values(piece.reads, args), {place: list(some) for place, some in begun.items()}
+    def run(arriving: Copies, *args: Any) -> tuple[list[Any], Copies]:
+        inner, waiting = Values(piece.reads, args), {place: list(group) for place, group in arriving.items()}
         _run(program, plan, inner, places, names, ends, waiting)
-        return inner.read(piece.writes), {place: some for place, some in waiting.items() if place >= region.stop}
+        return inner.read(piece.writes), {place: group for place, group in waiting.items() if place >= region.stop}
 
     by_jax = [name for name in region.moved if name not in ends]
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -311,11 +311,11 @@ def _run_region(
         offload_src="device",
         offload_dst=HOST,
     )
-    read = _tied(program, values, piece.reads)
-    results, left = checkpointed(run, begun, *read, policy=policy, prevent_cse=apart)
+    read = _with_joined_gradients(program, values, piece.reads)
+    results, left = checkpointed(run, arriving, *read, policy=policy, prevent_cse=prevent_cse)
     values.write(piece.writes, results)
-    for place, some in left.items():
-        copies.setdefault(place, []).extend(some)
+    for place, group in left.items():
+        copies.setdefault(place, []).extend(group)
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
@@ -348,21 +348,21 @@ def _run(
     special = {*(place for place, _ in names), *ends.values(), *copies}
     for place in places:
         eqn = program.equations[place]
-        own = _own_way(program, plan, place)
-        waiting += [eqn] if own is None else []
-        if own is None and place not in special:
+        implementation = _implementation(program, plan, place)
+        waiting += [eqn] if implementation is None else []
+        if implementation is None and place not in special:
             continue
         values.run(waiting)
         waiting = []
-        if own is not None:
-            values.write(eqn.outvars, own(values.read(eqn.invars)))
+        if implementation is not None:
+            values.write(eqn.outvars, implementation(values.read(eqn.invars)))
         for k, var in enumerate(eqn.outvars):
             if values.has(var):
                 _mark(values, var, (place, k), names, ends, copies)
     values.run(waiting)
 
 
-def _own_way(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
+def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
     """A function that gives an equation's results for its operands; None if the equation itself is run."""
     eqn = program.equations[place]
     if place in plan.bodies:
@@ -377,14 +377,14 @@ def _mark(
     """Names a value, or starts its copy to the host; and makes it wait for the copies that end at its place."""
     if name in ends:
         (value,) = values.read([var])
-        value, copy = moved(value, names[name])
+        value, copy = send_to_host(value, names[name])
         copies.setdefault(ends[name], []).append(copy)
         values.write([var], [value])
     elif name in names:
         values.name(var, names[name])
     if name[0] in copies:
         (value,) = values.read([var])
-        values.write([var], [after(value, copies[name[0]])])
+        values.write([var], [wait_for(value, copies[name[0]])])
 
 
 def _filled(number: Any, aval: Any, value: Any) -> Any:
@@ -436,17 +436,9 @@ def _batched(values: Any, dims: Any, **params: Any) -> Any:
 
 
 _GATHER = core.Primitive("graphrl_gather")  # of tangents
-
-
 _GATHER.def_impl(_gather)
-
-
 _GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
-
-
 mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))
-
-
 ad.primitive_jvps[_GATHER] = _jvp
 ad.primitive_transposes[_GATHER] = _transpose
 batching.primitive_batchers[_GATHER] = _batched

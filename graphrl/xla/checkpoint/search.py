@@ -25,15 +25,15 @@ from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint import report
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
-from graphrl.xla.checkpoint.gradient import Explained
+from graphrl.xla.checkpoint.gradient import ReportableGradient
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures, ReportedStretch, ReportedValue
 from graphrl.xla.checkpoint.rewrite import evaluate
 from graphrl.xla.checkpoint.settings import Compiler, Settings, UnmetError
 from graphrl.xla.checkpoint.solvers.auto import find_solver
-from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, is_untouched, untouched
-from graphrl.xla.checkpoint.solvers.goal import SAME, Found, Goal, search_timed
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, Gradient
+from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, default_choice, is_default
+from graphrl.xla.checkpoint.solvers.goal import SAME, Goal, Solution, search_timed
+from graphrl.xla.checkpoint.solvers.level import KEPT, RECOMPUTED, Gradient
 
 MOST = 10_000  # values
 POINTS = 400  # of a timeline
@@ -45,36 +45,36 @@ LATE = 0.35  # part of the seconds that a search may take longer while no choice
 TRIES = 4  # plans that are compiled for one limit of bytes, in addition to a regular one
 UNUSED = 0.05  # part of a limit that may be left
 BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
-SPARE = 0.01  # part of a limit by which the next search stays below it, after correction for the last one's error
+MARGIN = 0.01  # part of a limit by which the next search stays below it, after correction for the last one's error
 MAYBE = 1.25  # of XLA's bytes for a plan: another plan that is predicted to need more is not compiled
-LEAST_ASKED = 1.02  # limit of the next search, as a multiple of the least bytes that a search found
+LEAST_LIMIT = 1.02  # limit of the next search, as a multiple of the least bytes that a search found
 T = TypeVar("T")
 
 
-class Searched(NamedTuple):
+class Result(NamedTuple):
     """A choice and its report."""
 
     choice: Choice
     report: CheckpointReport
 
 
-Searching = Callable[[Goal], Searched]
+SearchFunction = Callable[[Goal], Result]
 
 
 def search(
     name: str,
-    explained: Explained,
+    reportable: ReportableGradient,
     pricing: Pricing,
     settings: Settings,
     begin: float,
     seconds_of: Callable[[Choice], float] | None = None,
     goal: Goal | None = None,
-) -> Searched:
+) -> Result:
     """The best choice that a solver finds within the limit.
 
     Args:
       name: name of the function that the gradient is of.
-      explained: the gradient.
+      reportable: the gradient.
       pricing: pricing of the gradient.
       settings: the user's settings.
       begin: start of the work on the gradient, by `time.monotonic`: the time since then counts in the seconds.
@@ -86,9 +86,9 @@ def search(
       UnmetError: the limit cannot be met; one line states the least bytes that can.
     """
     goal = goal or settings.goal(pricing)
-    timed = measured_once(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
+    timed = cached(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
     once = time.monotonic() - begin  # a gradient was traced: a measurement takes that long
-    step = pricing.step_seconds = timed(untouched(explained.gradient))
+    step = pricing.step_seconds = timed(default_choice(reportable.gradient))
     is_timed = goal.slowdown is not None and seconds_of is not None
     # other searches do not measure their choices: that is done after their time
     reserved = AFTER * settings.seconds + (LAST * settings.seconds if is_timed else once)
@@ -101,45 +101,45 @@ def search(
     late = LATE * settings.seconds
     limited = functools.partial(search_timed, solver, measured=slowdown, once=once, late=late) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
-    found = _found(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
-    if goal.slowdown is None and goal.excess(pricing, found.price) > SAME:
-        least = None if goal.peak is None else found.price.peak
-        raise UnmetError(_unmet(settings, goal, pricing, found.price), least)
-    if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(found.choice) - 1e-6):
-        raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that is so much faster than jax's own")
-    both = step, timed(found.choice)
-    return Searched(found.choice, _report(name, explained, found, pricing, both, settings, begin))
+    solution = _solve(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
+    if goal.slowdown is None and goal.excess(pricing, solution.price) > SAME:
+        least = None if goal.peak is None else solution.price.peak
+        raise UnmetError(_unmet_message(settings, goal, pricing, solution.price), least)
+    if goal.slowdown is not None and goal.slowdown < min(0.0, slowdown(solution.choice) - 1e-6):
+        raise UnmetError(f"slowdown is {settings.slowdown}: no plan was found that saves this part of jax's own time")
+    step_times = step, timed(solution.choice)
+    return Result(solution.choice, _report(name, reportable, solution, pricing, step_times, settings, begin))
 
 
-def alone(name: str, explained: Explained, pricing: Pricing, settings: Settings, begin: float) -> Searched:
+def unplanned(name: str, reportable: ReportableGradient, pricing: Pricing, settings: Settings, begin: float) -> Result:
     """The gradient without a plan, reported as by a search. A search must have set `pricing.step_seconds` before."""
-    choice, step = untouched(explained.gradient), pricing.step_seconds
-    found = Found(choice, pricing(choice), 0.0, 1)
-    return Searched(choice, _report(name, explained, found, pricing, (step, step), settings, begin))
+    choice, step = default_choice(reportable.gradient), pricing.step_seconds
+    solution = Solution(choice, pricing(choice), 0.0, 1)
+    return Result(choice, _report(name, reportable, solution, pricing, (step, step), settings, begin))
 
 
-def measured_once(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
+def cached(measure: Callable[[Choice], T]) -> Callable[[Choice], T]:
     """Caches the results of `measure` by choice."""
-    known: dict[tuple[bytes, ...], T] = {}
+    results: dict[tuple[bytes, ...], T] = {}
 
     def measured(choice: Choice) -> T:
         key = tuple(np.asarray(part).tobytes() for cut in choice for part in cut)
-        if key not in known:
-            known[key] = measure(choice)
-        return known[key]
+        if key not in results:
+            results[key] = measure(choice)
+        return results[key]
 
     return measured
 
 
-def _found(
-    search: Callable[..., Found],
+def _solve(
+    search: Callable[..., Solution],
     pricing: Pricing,
     goal: Goal,
     measured: Callable[[Choice], float] | None,
     *,
     seed: int,
     seconds: float,
-) -> Found:
+) -> Solution:
     """A search's choice within the limit, as `measured` or else as priced.
 
     If values may be moved, the best choice without moves is searched for first, in half of the seconds. For a limit of
@@ -149,15 +149,17 @@ def _found(
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
     begin = time.monotonic()
-    still = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds / 2)
+    unmoved = search(pricing, dataclasses.replace(goal, moves=False), seed=seed, seconds=seconds / 2)
     if measured is not None:  # the two measures differ there by about as much as here
-        ahead = goal.slowdown_of(pricing, still.price) - measured(still.choice)
-        search = functools.partial(search, ahead=min(ahead, 0.0), begun=still)
+        ahead = goal.slowdown_of(pricing, unmoved.price) - measured(unmoved.choice)
+        search = functools.partial(search, ahead=min(ahead, 0.0), start=unmoved)
     left = seconds - (time.monotonic() - begin)
-    found = search(pricing, goal, seed=seed, seconds=max(left, LEAST * seconds))
-    over = goal.excess(pricing, still.price), goal.excess(pricing, found.price)
-    saves = found.price.peak < CLEARLY * still.price.peak if goal.slowdown is not None else found.rank < still.rank
-    better = found if saves or (measured is None and over[1] < over[0]) else still
+    solution = search(pricing, goal, seed=seed, seconds=max(left, LEAST * seconds))
+    over = goal.excess(pricing, unmoved.price), goal.excess(pricing, solution.price)
+    saves = solution.rank < unmoved.rank
+    if goal.slowdown is not None:
+        saves = solution.price.peak < CLEARLY * unmoved.price.peak
+    better = solution if saves or (measured is None and over[1] < over[0]) else unmoved
     return better._replace(bound=None)  # the bound holds for choices without moves only
 
 
@@ -165,7 +167,7 @@ def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
     return pricing.step_seconds * (1.0 + goal.slowdown_of(pricing, pricing(choice)))
 
 
-def _unmet(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
+def _unmet_message(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
     """Message for a limit that cannot be met."""
     plain = pricing.plain
     if goal.kept is not None:
@@ -187,64 +189,64 @@ def above_budget(settings: Settings, pricing: Pricing, least: float) -> str:
 
 def _report(
     name: str,
-    explained: Explained,
-    found: Found,
+    reportable: ReportableGradient,
+    solution: Solution,
     pricing: Pricing,
     seconds: tuple[float, float],
     settings: Settings,
     begin: float,
 ) -> CheckpointReport:
     """Report on jax's default and on the choice found, whose steps take the two `seconds`."""
-    gradient = explained.gradient
+    gradient = reportable.gradient
     figures, timelines = [], []
-    for choice, step in zip((untouched(gradient), found.choice), seconds, strict=True):
+    for choice, step in zip((default_choice(gradient), solution.choice), seconds, strict=True):
         price = pricing(choice)
         forward, backward = pricing.timeline()
         timelines.append((_thinned(forward), _thinned(backward)))
         figures.append(Figures(price.kept, price.moved, price.peak, step))
     return CheckpointReport(
         function=name,
-        chip=settings.figures.name,
+        chip=settings.resolved_chip.name,
         plain=figures[0],
         planned=figures[1],
         argument_bytes=gradient.argument_bytes,
         result_bytes=gradient.result_bytes,
-        segments=sum(int(cut.again.sum()) for cut in found.choice),
-        values=reported_values(explained, found.choice, pricing),
-        stretches=reported_stretches(explained, found.choice),
+        segments=sum(int(cut.recomputed.sum()) for cut in solution.choice),
+        values=reported_values(reportable, solution.choice, pricing),
+        stretches=reported_stretches(reportable, solution.choice),
         timelines=tuple(timelines),
         search_seconds=time.monotonic() - begin,
-        above_least=_above_least(pricing, found) if settings.slowdown is None else None,
+        above_least=_above_least(pricing, solution) if settings.slowdown is None else None,
     )
 
 
-def reported_values(explained: Explained, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:
+def reported_values(reportable: ReportableGradient, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:
     """Named values in memory or computed again, by kind and size, largest first; at most `MOST`."""
     pricing(choice)
     values = []
-    for number, level in enumerate(explained.gradient.levels):
-        stored, again = pricing.stored(number), pricing.computed_again(number)
-        trips, at_once = explained.gradient.trips(number), _at_once(explained.gradient, choice, number)
-        for v in np.flatnonzero((stored != COMPUTED) | (again & level.solid)).tolist():
-            origin = explained.origin(number, v)
+    for number, level in enumerate(reportable.gradient.levels):
+        stored, recomputed = pricing.stored(number), pricing.recomputed_values(number)
+        trips, at_once = reportable.gradient.trips(number), _at_once(reportable.gradient, choice, number)
+        for v in np.flatnonzero((stored != RECOMPUTED) | (recomputed & level.materialized)).tolist():
+            origin = reportable.origin(number, v)
             if origin is None:
                 continue
-            what = report.COMPUTED if stored[v] == COMPUTED else report.KEPT if stored[v] == KEPT else report.MOVED
+            what = report.RECOMPUTED if stored[v] == RECOMPUTED else report.KEPT if stored[v] == KEPT else report.MOVED
             size = int(level.bytes[v]) * (at_once if stored[v] == KEPT else trips)
             seconds = float(level.seconds[v]) * trips
             values.append(ReportedValue(what, origin.value, size, seconds, origin.line, origin.place))
-    order = (report.KEPT, report.MOVED, report.COMPUTED)
+    order = list(report.HEADINGS)
     values.sort(key=lambda value: (order.index(value.what), -value.bytes))
     return tuple(values[:MOST])
 
 
-def reported_stretches(explained: Explained, choice: Choice) -> tuple[ReportedStretch, ...]:
+def reported_stretches(reportable: ReportableGradient, choice: Choice) -> tuple[ReportedStretch, ...]:
     """Loops that run in stretches, in the order of the function."""
     stretches = []
-    for outer, loops in enumerate(explained.gradient.loops):
+    for outer, loops in enumerate(reportable.gradient.loops):
         for number, loop in loops.items():
-            steps, trips = choice[number].stretch, explained.gradient.levels[number].trips
-            origins = [origin for v in loop.outputs if (origin := explained.origin(outer, v)) is not None]
+            steps, trips = choice[number].stretch, reportable.gradient.levels[number].trips
+            origins = [origin for v in loop.outputs if (origin := reportable.origin(outer, v)) is not None]
             if steps > 1 and origins:
                 where = origins[0]
                 stretches.append(ReportedStretch(trips, steps, loop.is_unrolled(steps), where.line, where.place))
@@ -258,10 +260,11 @@ def _at_once(gradient: Gradient, choice: Choice, number: int) -> int:
     return steps * (_at_once(gradient, choice, around[0]) if around else 1)
 
 
-def _above_least(pricing: Pricing, found: Found) -> float | None:
-    if found.bound is None:
+def _above_least(pricing: Pricing, solution: Solution) -> float | None:
+    if solution.bound is None:
         return None
-    return max(0.0, (pricing.pass_seconds + found.price.seconds) / max(pricing.pass_seconds + found.bound, 1e-30) - 1.0)
+    passes = pricing.pass_seconds
+    return max(0.0, (passes + solution.price.seconds) / max(passes + solution.bound, 1e-30) - 1.0)
 
 
 def _thinned(line: np.ndarray) -> tuple[float, ...]:
@@ -297,29 +300,29 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
         compiled = compiler(gradient, *shapes)
     except Exception as error:  # jax raises many types, some without a message
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
-        fault = f"verify: XLA does not compile the gradient by itself (plan without verify): {reason}"
+        fault = f"verify: XLA does not compile the gradient alone (plan without verify): {reason}"
         raise GraphrlError(fault) from error
     if not hasattr(compiled, "memory_analysis"):
         raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
     shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
     devices = max((sharding.num_devices for sharding in shardings), default=1)
     if devices > 1:
-        raise GraphrlError(f"verify: the gradient takes {devices} devices, and budgets are of one: plan without verify")
+        raise GraphrlError(f"verify: the gradient uses {devices} devices, but budgets are for one: plan without verify")
     memory = compiled.memory_analysis()
     if memory is None:
-        raise GraphrlError("verify: this backend does not say what a compiled function needs")
+        raise GraphrlError("verify: this backend does not report the memory of a compiled function")
     cotangents = jaxpr.in_avals[len(program.closed.in_avals) :]
     return int(memory.temp_size_in_bytes) + sum(array_bytes(aval) for aval in cotangents if aval.ndim)
 
 
 def verified(
-    search: Searching,
-    regular: Searching,
-    alone: Callable[[], Searched],
+    search: SearchFunction,
+    regular: SearchFunction,
+    unplanned: Callable[[], Result],
     goal: Goal,
     needed: Callable[[Choice], int],
-    unmet: Callable[[int], str],
-) -> Searched:
+    message: Callable[[int], str],
+) -> Result:
     """A search's plan with XLA's figure in its report; for a limit of bytes, the fastest plan within it by that figure.
 
     If no plan is within a limit of bytes, the gradient without a plan is tried, and then the regular plan of least
@@ -331,83 +334,83 @@ def verified(
     Args:
       search: returns the plan found for a goal.
       regular: likewise, but tries only plans that treat all layers alike.
-      alone: gives the gradient without a plan; called after a search.
+      unplanned: gives the gradient without a plan; called after a search.
       goal: the user's.
       needed: bytes that XLA needs under a choice, counted as the goal's.
-      unmet: the message for a limit of bytes, given the least bytes of all plans found, which exceed it.
+      message: the message for a limit of bytes, given the least bytes of all plans found, which exceed it.
 
     Raises:
       UnmetError: no plan found is within the limit.
     """
     if goal.peak is None:
-        return _or_alone(_lower(search, regular, goal, needed), alone, goal, needed)
-    tries: list[tuple[int, Searched]] = []
-    asked: float | None = goal.peak
+        return _or_unplanned(_or_regular(search, regular, goal, needed), unplanned, goal, needed)
+    tries: list[tuple[int, Result]] = []
+    limit: float | None = goal.peak
     fault: UnmetError | None = None
-    while asked is not None and len(tries) < TRIES:
+    while limit is not None and len(tries) < TRIES:
         try:
-            found, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=asked), LEAST_ASKED)
+            result, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=limit), LEAST_LIMIT)
         except UnmetError as error:
             fault = error
             break
-        own = needed(found.choice)
-        tries.append((own, found))
-        asked = None if is_lowest and own > goal.peak else _next(goal.peak, asked, found, own)
-    for other in (alone, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
-        if all(own > goal.peak for own, _ in tries):
+        compiled = needed(result.choice)
+        tries.append((compiled, result))
+        limit = None if is_lowest and compiled > goal.peak else _next_limit(goal.peak, limit, result, compiled)
+    for other in (unplanned, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
+        if all(compiled > goal.peak for compiled, _ in tries):
             with contextlib.suppress(GraphrlError):  # it may not compile, although others did
-                found = other()
-                tries.append((needed(found.choice), found))
-    kept = [(own, found) for own, found in tries if own <= goal.peak]
+                result = other()
+                tries.append((needed(result.choice), result))
+    kept = [(compiled, result) for compiled, result in tries if compiled <= goal.peak]
     if not kept:
         if fault is not None and not tries:
             raise fault
-        least = min(own for own, _ in tries)
-        raise UnmetError(unmet(least), least)
-    own, found = min(kept, key=lambda each: each[1].report.planned.seconds)
-    return _with_compiled(found, own, None)  # the bound holds within the predicted bytes, not the compiled ones
+        least = min(compiled for compiled, _ in tries)
+        raise UnmetError(message(least), least)
+    compiled, result = min(kept, key=lambda each: each[1].report.planned.seconds)
+    return _with_compiled(result, compiled, None)  # the bound holds within the predicted bytes, not the compiled ones
 
 
-def _lower(search: Searching, regular: Searching, goal: Goal, needed: Callable[[Choice], int]) -> Searched:
+def _or_regular(search: SearchFunction, regular: SearchFunction, goal: Goal, needed: Callable[[Choice], int]) -> Result:
     """The plan found or, for a limit of time, a regular plan if XLA needs clearly less memory for that."""
-    found = search(goal)
-    own, bound = needed(found.choice), found.report.above_least
+    result = search(goal)
+    compiled, bound = needed(result.choice), result.report.above_least
     if goal.slowdown is not None:
         with contextlib.suppress(GraphrlError):  # no regular plan is that fast, or it may not compile
             other = regular(goal)
-            if not is_untouched(other.choice) and other.report.planned.peak_bytes < MAYBE * own:
+            if not is_default(other.choice) and other.report.planned.peak_bytes < MAYBE * compiled:
                 others = needed(other.choice)
-                if others < CLEARLY * own:
+                if others < CLEARLY * compiled:
                     return _with_compiled(other, others, None)
-    return _with_compiled(found, own, bound)
+    return _with_compiled(result, compiled, bound)
 
 
-def _or_alone(found: Searched, alone: Callable[[], Searched], goal: Goal, needed: Callable[[Choice], int]) -> Searched:
+def _or_unplanned(result: Result, unplanned: Callable[[], Result], goal: Goal, needed: Callable[..., int]) -> Result:
     """A search's plan, or the gradient without a plan if XLA needs no more memory for it and it is no slower.
 
     Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it. It is not tried if
     time must be saved, or if an accurate model predicts far more memory for it.
     """
-    own = found.report.compiled_bytes or 0
-    foretold, plain = found.report.planned, found.report.plain
-    is_as_foretold = own < MAYBE * foretold.peak_bytes and foretold.peak_bytes < MAYBE * own
+    compiled = result.report.compiled_bytes or 0
+    predicted, plain = result.report.planned, result.report.plain
+    is_accurate = compiled < MAYBE * predicted.peak_bytes and predicted.peak_bytes < MAYBE * compiled
     is_too_slow = goal.slowdown is not None and goal.slowdown < 0
-    if is_untouched(found.choice) or is_too_slow or (is_as_foretold and plain.peak_bytes > MAYBE * own):
-        return found
+    if is_default(result.choice) or is_too_slow or (is_accurate and plain.peak_bytes > MAYBE * compiled):
+        return result
     with contextlib.suppress(GraphrlError):  # it may not compile, although the other did
-        other = alone()
-        others, is_faster = needed(other.choice), plain.seconds <= foretold.seconds
-        if others <= own and (is_faster or (goal.slowdown is not None and others < own)):
+        other = unplanned()
+        others, is_faster = needed(other.choice), plain.seconds <= predicted.seconds
+        if others <= compiled and (is_faster or (goal.slowdown is not None and others < compiled)):
             return _with_compiled(other, others, None)
-    return found
+    return result
 
 
-def _with_compiled(found: Searched, own: int, above_least: float | None) -> Searched:
+def _with_compiled(result: Result, compiled: int, above_least: float | None) -> Result:
     """The same plan, with XLA's bytes in its report."""
-    return found._replace(report=dataclasses.replace(found.report, compiled_bytes=own, above_least=above_least))
+    return result._replace(report=dataclasses.replace(result.report, compiled_bytes=compiled, above_least=above_least))
 
 
-def _or_lowest(search: Searching, goal: Goal, part: float) -> tuple[Searched, bool]:
+def _or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result, bool]:
     """The plan found, and False; if no plan is predicted to meet the goal, a plan within `part` times the least bytes
     predicted, and True.
     """
@@ -419,12 +422,12 @@ def _or_lowest(search: Searching, goal: Goal, part: float) -> tuple[Searched, bo
         return search(dataclasses.replace(goal, peak=part * error.least)), True
 
 
-def _next(limit: float, asked: float, found: Searched, own: int) -> float | None:
-    """Limit for the next search after XLA needs `own` bytes for the plan found with the limit `asked`; None if a search
-    gains little.
+def _next_limit(limit: float, last_limit: float, result: Result, compiled: int) -> float | None:
+    """Limit for the next search after XLA needs `compiled` bytes for the plan found with the limit `last_limit`; None
+    if a search gains little.
     """
-    foretold = found.report.planned.peak_bytes
-    following = (1 - SPARE) * limit * foretold / max(own, 1)
-    binds = foretold > BINDING * asked and not is_untouched(found.choice)
-    gains = binds and following > (1 + UNUSED) * max(asked, foretold)
-    return following if gains or own > limit else None
+    predicted = result.report.planned.peak_bytes
+    following = (1 - MARGIN) * limit * predicted / max(compiled, 1)
+    binds = predicted > BINDING * last_limit and not is_default(result.choice)
+    gains = binds and following > (1 + UNUSED) * max(last_limit, predicted)
+    return following if gains or compiled > limit else None

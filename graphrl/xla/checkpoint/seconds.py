@@ -160,9 +160,9 @@ class _Copies:
         self._link = link
         self.now = 0.0
         self._free = {True: 0.0, False: 0.0}  # times at which each way is free: to the host, and back
-        self._there: dict[Value, float] = {}  # arrival times of copies
-        self._asked: dict[Value, float] = {}  # times at which barriers release values on the host
-        self._back: dict[Value, tuple[float, int]] = {}  # copies not read yet: request time, and bytes
+        self._arrival: dict[Value, float] = {}  # arrival times of copies
+        self._released: dict[Value, float] = {}  # times at which barriers release values on the host
+        self._requested: dict[Value, tuple[float, int]] = {}  # copies not read yet: request time, and bytes
         self._behind: dict[Value, frozenset[Value]] = {}  # copies that are read to compute a value on the fly
 
     @property
@@ -175,11 +175,11 @@ class _Copies:
         if op.equation is not None and _is_copy(op.equation):
             return
         for copy in dict.fromkeys(copy for value in op.values for copy in self._behind.get(value, (value,))):
-            if copy in self._back:
-                self._there[copy] = self._sent(False, *self._back.pop(copy))
-            self.now = max(self.now, self._there.get(copy, 0.0))
+            if copy in self._requested:
+                self._arrival[copy] = self._send(False, *self._requested.pop(copy))
+            self.now = max(self.now, self._arrival.get(copy, 0.0))
         if op.equation is None:
-            self._asked |= dict.fromkeys(op.results, self.now)
+            self._released |= dict.fromkeys(op.results, self.now)
 
     def fuse(self, op: Op, is_written: bool) -> None:
         """Handles an op that is fused into its readers: it waits only if it is written, else its readers wait."""
@@ -187,7 +187,7 @@ class _Copies:
             self.wait(op)
         else:
             copies = frozenset(copy for value in op.values for copy in self._behind.get(value, (value,)))
-            self._behind |= dict.fromkeys(op.results, copies & self._back.keys())
+            self._behind |= dict.fromkeys(op.results, copies & self._requested.keys())
 
     def begin(self, op: Op, sizes: Sequence[int]) -> bool:
         """Starts the copies of an op; False if the op is not a copy."""
@@ -196,15 +196,15 @@ class _Copies:
         places = zip(op.equation.invars, op.equation.outvars, op.operands, op.results, strict=True)
         for before, after, operand, value in places:
             if _on_host(after) and not _on_host(before):
-                self._there[value] = self._sent(True, self.now, sizes[value])
+                self._arrival[value] = self._send(True, self.now, sizes[value])
             elif _on_host(before) and not _on_host(after) and isinstance(operand, Value):
-                asked = max(self._asked.get(operand, 0.0), self._there.get(operand, 0.0))
-                self._back[value] = asked, sizes[value]
+                start = max(self._released.get(operand, 0.0), self._arrival.get(operand, 0.0))
+                self._requested[value] = start, sizes[value]
         return True
 
-    def _sent(self, out: bool, asked: float, size: int) -> float:
+    def _send(self, out: bool, start: float, size: int) -> float:
         """Arrival time of a copy."""
-        self._free[out] = max(self._free[out], asked) + size / self._link.bandwidth
+        self._free[out] = max(self._free[out], start) + size / self._link.bandwidth
         return self._free[out]
 
 
@@ -305,9 +305,9 @@ class Fusing:
           results: number of leading results that are not stacked.
         """
         fused = {value for op in self._flat.ops if op.equation and is_fused(op.equation) for value in op.results}
-        taken = [value for value in self._flat.inputs[inputs:] if value in self._alone]
+        slices = [value for value in self._flat.inputs[inputs:] if value in self._alone]
         stacked = [value for value in self._flat.results[results:] if isinstance(value, Value)]
-        return taken + [value for value in stacked if value not in fused or self._readers[value]]
+        return slices + [value for value in stacked if value not in fused or self._readers[value]]
 
     def write(self, op: Op) -> float:
         """Bytes that an op which writes its results moves, together with the ops fused into it."""
@@ -322,8 +322,8 @@ class Fusing:
             if op.equation.primitive.name in SLICES:
                 reads = self._sliced(op, i, reads)
             size, total, readers = self._bytes[value], sum(reads.values()), self._readers[value]
-            chain, dear = chained(value, op.equation, chains), readers * total > total + (1 + readers) * size
-            if value in self._needed or dear or (readers > 1 and is_once(op.equation, chain)):
+            chain, expensive = chained(value, op.equation, chains), readers * total > total + (1 + readers) * size
+            if value in self._needed or expensive or (readers > 1 and is_once(op.equation, chain)):
                 moved.append(total + size)
             else:
                 self._reads[value], self._chains[value] = reads, chain

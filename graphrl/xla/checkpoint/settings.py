@@ -1,7 +1,7 @@
 """User input: the options of `graphrl.checkpoint` and a call's arguments, checked before anything is traced.
 
 Planning works on arrays alone, so `Static` splits arguments that are values of Python from the arrays of a call, and
-`joined` joins both again. `check_arguments` checks that jax can trace the call, so that errors name the user's
+`join_arguments` joins both again. `check_arguments` checks that jax can trace the call, so that errors name the user's
 arguments.
 """
 
@@ -26,7 +26,8 @@ from graphrl.xla.decorated import argument_names, function_name
 
 SECONDS = DEFAULT_SECONDS
 Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
-Held = tuple[tuple[int | str, Any], ...]  # static arguments: place or name, and value
+Call = tuple[list[Any], dict[str, Any]]  # arguments by place, and by name
+StaticArgs = tuple[tuple[int | str, Any], ...]  # static arguments: place or name, and value
 
 
 class UnmetError(ProblemError):
@@ -99,7 +100,7 @@ class Settings:
         object.__setattr__(self, name, part)
 
     @property
-    def figures(self) -> Chip:
+    def resolved_chip(self) -> Chip:
         """The chip whose times count: by default that of jax's first device if its name is known."""
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
@@ -111,12 +112,12 @@ class Settings:
         return self.verify
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         """True if plans are stored on disk: with `cache`, unless a user's function compiles by unknown means."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
-    def compiled_by(self) -> tuple[str, ...]:
+    def verified_for(self) -> tuple[str, ...]:
         """Identifies the device that plans are verified for; empty without verification or with a user's function."""
         device = jax.devices()[0]
         return (device.device_kind, device.client.platform_version) if self.verify is True else ()
@@ -186,7 +187,7 @@ class Static(NamedTuple):
             raise ProblemError(f"static_argnames is {argnames!r}: must be a name or names")
         return cls(nums, names)
 
-    def split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[list[Any], dict[str, Any]], Held]:
+    def split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, StaticArgs]:
         """A call's arguments with None in place of static ones; and the static ones.
 
         Raises:
@@ -194,18 +195,18 @@ class Static(NamedTuple):
         """
         for number in self.argnums:
             if not -len(args) <= number < len(args):
-                raise ProblemError(f"static_argnums holds {number}: the call has {len(args)} arguments by place")
+                raise ProblemError(f"static_argnums has {number}: the call has {len(args)} positional arguments")
         places = sorted({number % len(args) for number in self.argnums})
         names = sorted({*self.argnames} & {*kwargs})
-        held: Held = (*((place, args[place]) for place in places), *((name, kwargs[name]) for name in names))
-        own = [None if place in places else arg for place, arg in enumerate(args)]
-        return (own, {name: None if name in names else arg for name, arg in kwargs.items()}), held
+        static: StaticArgs = (*((place, args[place]) for place in places), *((name, kwargs[name]) for name in names))
+        arrays = [None if place in places else arg for place, arg in enumerate(args)]
+        return (arrays, {name: None if name in names else arg for name, arg in kwargs.items()}), static
 
 
-def joined(args: Sequence[Any], kwargs: Mapping[str, Any], held: Held) -> tuple[list[Any], dict[str, Any]]:
+def join_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], static: StaticArgs) -> Call:
     """The arguments of the call that `Static.split` separated."""
     args, kwargs = list(args), dict(kwargs)
-    for key, value in held:
+    for key, value in static:
         if isinstance(key, int):
             args[key] = value
         else:
@@ -249,8 +250,8 @@ def _described(leaf: Any) -> str:
     """Short description of a value that is not an array."""
     if isinstance(leaf, np.ndarray):
         return f"an array of {leaf.dtype}"
-    shown = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
-    return f"{shown}of type {type(leaf).__name__}"
+    text = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
+    return f"{text}of type {type(leaf).__name__}"
 
 
 def _remedy(leaf: Any, static: str) -> str:
@@ -276,5 +277,5 @@ def check_result(name: str, result: Any) -> None:
             raise ArgumentError(f"{name}: its {place} is {_described(leaf)}: must be an array or a number")
 
 
-def _items(given: Any) -> tuple[Any, ...] | None:
-    return tuple(given) if isinstance(given, Iterable) else None
+def _items(value: Any) -> tuple[Any, ...] | None:
+    return tuple(value) if isinstance(value, Iterable) else None

@@ -35,11 +35,11 @@ class Sizes:
     """Sizes of the symbolic dimensions of a program.
 
     Attributes:
-      of: size of each variable, by name; empty if all dimensions are numbers.
+      by_name: size of each variable, by name; empty if all dimensions are numbers.
       dimensions: the symbolic dimensions of the program's arrays.
     """
 
-    of: Mapping[str, int]
+    by_name: Mapping[str, int]
     dimensions: frozenset[Any]
     _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # cache, by dimension
 
@@ -49,17 +49,17 @@ class Sizes:
             return int(dimension)
         text = str(dimension)
         if text not in self._values:
-            self._values[text] = _value(text, self.of)
+            self._values[text] = _value(text, self.by_name)
         return self._values[text]
 
     def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         """A jaxpr of the same equations with numbers for its symbolic dimensions."""
-        return _Concrete(self.value).closed(closed) if self.of else closed
+        return _Concrete(self.value).closed(closed) if self.by_name else closed
 
     def missing_bounds(self) -> list[str]:
         """Constraints under which no dimension exceeds its size; empty if the dimensions' scope implies that."""
         is_bounded = all(holds(operator.le, dim, self.value(dim)) for dim in self.dimensions)
-        return [] if is_bounded else [f"{name} <= {size}" for name, size in self.of.items()]
+        return [] if is_bounded else [f"{name} <= {size}" for name, size in self.by_name.items()]
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
@@ -74,7 +74,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
         return Sizes({}, dimensions)
     scope, *others = {dim.scope for dim in dimensions}
     if others:
-        raise GraphrlError(f"symbolic dimensions {', '.join(names)} are of several scopes: must be of one")
+        raise GraphrlError(f"symbolic dimensions {', '.join(names)} have several scopes: must have one")
     constraints = str(scope).splitlines()[1:]  # after the line with its origin
     leasts = {str(dim): 0 for dim in dimensions} | {str(dim): 1 for var in jaxpr.invars for dim in _symbolic(var)}
     tries = itertools.count()
@@ -86,17 +86,17 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
             if next(tries) >= TRIES:
                 return None
             more = {**sizes, str(left[0]): size}
-            if all(_allows(constraint, more) for constraint in constraints) and (found := search(more, left[1:])):
-                return found
+            if all(_allows(constraint, more) for constraint in constraints) and (complete := search(more, left[1:])):
+                return complete
         return None
 
-    found = search({}, list(export.symbolic_shape(",".join(names), scope=scope)))
-    if found is None:
+    sizes = search({}, list(export.symbolic_shape(",".join(names), scope=scope)))
+    if sizes is None:
         raise GraphrlError(
             f"no sizes were found for the symbolic dimensions {', '.join(names)} within their constraints "
-            f"({'; '.join(line.strip() for line in constraints)}): a plan is made for sizes"
+            f"({'; '.join(line.strip() for line in constraints)}): a plan needs sizes"
         )
-    return Sizes(found, dimensions)
+    return Sizes(sizes, dimensions)
 
 
 def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:
@@ -186,12 +186,12 @@ class _Concrete:
         atoms: dict[Any, Any] = {}
 
         def bound(variables: Iterable[Any]) -> list[Any]:
-            own = {var: type(var)(self._aval(var.aval)) for var in variables}
-            atoms.update(own)
-            return list(own.values())
+            new = {var: type(var)(self._aval(var.aval)) for var in variables}
+            atoms.update(new)
+            return list(new.values())
 
-        def read(some: Iterable[Any]) -> list[Any]:
-            return [atom if isinstance(atom, core.Literal) else atoms[atom] for atom in some]
+        def read(atoms_read: Iterable[Any]) -> list[Any]:
+            return [atom if isinstance(atom, core.Literal) else atoms[atom] for atom in atoms_read]
 
         outside, equations = (bound(jaxpr.constvars), bound(jaxpr.invars)), []
         for eqn in jaxpr.eqns:

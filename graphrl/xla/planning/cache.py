@@ -18,7 +18,7 @@ from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.recompute.candidates import ClonesByName, Numbered, named, numbers
 from graphrl.xla.recompute.plan import with_clones
 from graphrl.xla.recompute.residuals import Dropped
@@ -44,7 +44,7 @@ class Decision:
       orders: of every computation in `HloModule.sequential`, places in its instructions in the order in which they run;
         None for XLA's own schedule.
       found_by: the method that found the order; "" without one.
-      reason: one line why XLA's schedule stays; "" if it does not.
+      reason: one line why XLA's schedule is used; "" if it is not.
       xla_bytes, memory_bytes, graphrl_bytes: temporaries under XLA's default schedule, under that of its memory
         scheduler (None if it was not run), and under the best order found, even if that is not used. They are
         predicted until a compilation measures another figure.
@@ -102,7 +102,7 @@ class Decision:
         """True unless the program runs under XLA's default schedule."""
         return self.orders is not None or self.scheduler != "default"
 
-    def next_best(self) -> "Decision | None":
+    def fallback(self) -> "Decision | None":
         """The fallback if the order needs more than predicted.
 
         This is the best order without recomputation, or that of XLA's memory scheduler; None if only XLA's default
@@ -157,16 +157,16 @@ class Decision:
         return {c.name: named(as_program(module, c), numbered) for c, numbered in pairs if numbered}
 
     def answer(self, module: HloModule) -> Answer | None:
-        """The answer of a `callback.Rule` for a module, without `mistaken` and `otherwise`.
+        """The answer of a `callback.Rule` for a module, without `on_misprediction` and `fallback`.
 
         Raises:
           PlanError: the decision does not fit this module.
         """
         if self.orders is None:
             return None if self.scheduler == "default" else Answer(scheduler=self.scheduler)
-        ties = tied(module)
-        data = answer_of(self.program(ties.module))
-        return Answer(data, "default", ties.aliases, self.graphrl_bytes, self.undonated_bytes)
+        donation = preserve_donation(module)
+        data = answer_of(self.program(donation.module))
+        return Answer(data, "default", donation.aliases, self.graphrl_bytes, self.undonated_bytes)
 
 
 def named_orders(
@@ -255,14 +255,14 @@ class DecisionCache:
             decision = read_document(_path(module.fingerprint, recompute), Decision, FORMAT, VERSION)
             if (decision.fingerprint, decision.recompute) != (module.fingerprint, recompute):
                 return None, False
-            decision.program(tied(module).module)
+            decision.program(preserve_donation(module).module)
         except GraphrlError:
             return None, False
         with self._lock:
             self._in_memory[key] = decision
         return decision, True
 
-    def keep(self, decision: Decision) -> None:
+    def store(self, decision: Decision) -> None:
         """Stores a decision. If the folder cannot be written, this warns, and the next process searches again."""
         with self._lock:
             self._in_memory[_folder(), decision.fingerprint, decision.recompute] = decision
@@ -272,7 +272,7 @@ class DecisionCache:
             _folder().mkdir(parents=True, exist_ok=True)
             write_document(_path(decision.fingerprint, decision.recompute), decision, FORMAT, VERSION)
         except (OSError, GraphrlError) as error:
-            warnings.warn(f"graphrl: the plan is not kept for the next process: {error}", stacklevel=2)
+            warnings.warn(f"graphrl: the plan cannot be stored for the next process: {error}", stacklevel=2)
 
 
 def _folder() -> Path:

@@ -21,10 +21,10 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.units import format_bytes
 from graphrl.xla import hook
-from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.assignment import TempPredictor, predicted_bytes
 from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Unplanned
-from graphrl.xla.donation import Tied, tied
+from graphrl.xla.donation import Donation, preserve_donation
 from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, DecisionCache, jaxlib_version, places_of
 from graphrl.xla.planning.temp_search import (
     LEAST_GAIN,
@@ -34,19 +34,19 @@ from graphrl.xla.planning.temp_search import (
     Target,
     is_small,
     order_of,
-    ordered,
+    search_orders,
     targets_of,
     temp_bound,
 )
 from graphrl.xla.recompute.candidates import ClonesByName, Numbered, numbered
 from graphrl.xla.recompute.plan import recompute_everywhere
-from graphrl.xla.recompute.residuals import Dropped, chosen
+from graphrl.xla.recompute.residuals import Dropped, choose_residuals
 from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.report import Report
 from graphrl.xla.settings import PROBLEM, Settings
 
-NOTHING = 0.01  # of XLA's bytes: if the bounds allow no larger saving, XLA's memory scheduler is not run
-SEARCHING = 0.25  # of the seconds remain for planning, however long XLA took to produce the module
+NEGLIGIBLE = 0.01  # of XLA's bytes: if the bounds allow no larger saving, XLA's memory scheduler is not run
+LEAST_SEARCH = 0.25  # of the seconds remain for planning, however long XLA took to produce the module
 DROPPING = 0.3  # of the seconds for recomputation go to residuals of loops at most
 RECOMPUTING = 0.5  # of the seconds go to recomputation, if it is requested
 
@@ -58,7 +58,7 @@ _searching = threading.RLock()
 # The opcode of `jax.lax.rng_uniform`; each compilation in the process takes the next key of a sequence.
 _DRAWS = "rng-get-and-update-state"
 
-_TOO_SMALL = "left alone: too small to gain anything"
+_TOO_SMALL = "not planned: too small to gain anything"
 
 
 class Planner:
@@ -80,9 +80,9 @@ class Planner:
         Raises:
           Unplanned: it needs a search.
         """
-        reason = _untouched(module)
+        reason = _skip_reason(module)
         decision, from_disk = (None, False) if reason else self._find(module)
-        if decision is None and not reason and _needs_little(module):
+        if decision is None and not reason and predicted_bytes(module) < MIN_BYTES:  # whatever the program computes
             reason = _TOO_SMALL
         if reason:
             self.reports[module.fingerprint] = Report(module.name, False, reason)
@@ -108,7 +108,7 @@ class Planner:
             decision = self.decision(module)
             if decision is None or not decision.serves(self.settings):
                 decision = decide(lowered, unplanned, self.settings, decision)
-                self._decisions.keep(decision)
+                self._decisions.store(decision)
             self._report(module, decision, from_cache=False)
             return decision
 
@@ -118,37 +118,39 @@ class Planner:
 
     def _answer(self, module: HloModule, decision: Decision) -> Answer | None:
         """The answer of a decision, with the corrections for wrong predictions; None for XLA's default schedule."""
-        answer, other = decision.answer(module), decision.next_best()
+        answer, other = decision.answer(module), decision.fallback()
         if answer is None:
             return None
         return dataclasses.replace(
             answer,
-            mistaken=functools.partial(self._correct, module, decision),
-            otherwise=None if other is None else functools.partial(self._instead, other),
-            otherwise_bytes=0 if other is None else other.graphrl_bytes + other.undonated_bytes,
+            on_misprediction=functools.partial(self._correct, module, decision),
+            fallback=None if other is None else functools.partial(self._answer_fallback, other),
+            fallback_bytes=0 if other is None else other.graphrl_bytes + other.undonated_bytes,
         )
 
-    def _instead(self, decision: Decision, module: HloModule) -> Answer | None:
-        """The rule after another decision needed more bytes than this one: stores this one and answers with it."""
-        self._decisions.keep(decision)
-        self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
-        return self._answer(module, decision)
+    def _answer_fallback(self, fallback: Decision, module: HloModule) -> Answer | None:
+        """The rule after another decision needed more bytes than the fallback: stores the fallback and answers with
+        it.
+        """
+        self._decisions.store(fallback)
+        self.reports[module.fingerprint] = Report.of(module.name, fallback, from_cache=False)
+        return self._answer(module, fallback)
 
-    def _correct(self, module: HloModule, decision: Decision, measured: int, own: int, why: str) -> None:
+    def _correct(self, module: HloModule, decision: Decision, measured: int, default: int, why: str) -> None:
         """Corrects a decision whose order needs other bytes than predicted, or cannot be used.
 
         Args:
           module: the program.
           decision: about it.
           measured: bytes of temporaries under the decision's order.
-          own: bytes of temporaries under XLA's own schedule.
+          default: bytes of temporaries under XLA's own schedule.
           why: one line why the order cannot be used; "" if the prediction was wrong.
         """
-        decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(own, decision.xla_bytes))
-        if why or own <= measured + decision.undonated_bytes:
-            reason = why or f"the order needs {format_bytes(measured)}, which is more than was predicted"
+        decision = dataclasses.replace(decision, graphrl_bytes=measured, xla_bytes=max(default, decision.xla_bytes))
+        if why or default <= measured + decision.undonated_bytes:
+            reason = why or f"the order needs {format_bytes(measured)}, more than predicted"
             decision = dataclasses.replace(decision.without_plan(), reason=reason)
-        self._decisions.keep(decision)
+        self._decisions.store(decision)
         self.reports[module.fingerprint] = Report.of(module.name, decision, from_cache=False)
 
     def _find(self, module: HloModule) -> tuple[Decision | None, bool]:
@@ -200,34 +202,34 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
     """
     module, now = unplanned.module, time.perf_counter()
     started = now - unplanned.seconds
-    searching = max(settings.seconds - unplanned.seconds, SEARCHING * settings.seconds)
-    ties = tied(module)
-    base, targets = ties.module, targets_of(ties.module)
-    stays = _xla_s_own(module, settings, ties, targets)
-    if (earlier is None or earlier.orders is None) and _cannot_win(stays, targets):
-        return dataclasses.replace(stays, search_seconds=time.perf_counter() - started)
-    if stays.bound + ties.lost >= stays.xla_bytes:  # no order saves more than the lost donations cost
+    seconds = max(settings.seconds - unplanned.seconds, LEAST_SEARCH * settings.seconds)
+    donation = preserve_donation(module)
+    base, targets = donation.module, targets_of(donation.module)
+    default = _xla_decision(module, settings, donation, targets)
+    if (earlier is None or earlier.orders is None) and _cannot_gain(default, targets):
+        return dataclasses.replace(default, search_seconds=time.perf_counter() - started)
+    if default.bound + donation.lost_bytes >= default.xla_bytes:  # no order saves more than the lost donations cost
         targets = {}
     memory = hook.captured(lowered, "memory")
-    stays = dataclasses.replace(stays, memory_bytes=predicted_bytes(memory))
-    like = tied(memory).module if memory.fingerprint == module.fingerprint else None
+    default = dataclasses.replace(default, memory_bytes=predicted_bytes(memory))
+    by_memory = preserve_donation(memory).module if memory.fingerprint == module.fingerprint else None
 
     def left(part: float = 1.0) -> float:
-        return part * (now + searching - time.perf_counter())
+        return part * (now + seconds - time.perf_counter())
 
     end = time.perf_counter() + left(1 - RECOMPUTING if settings.recompute else 1)
-    candidates = list(_candidates(base, targets, like, settings, earlier, end, LEAST_GAIN * stays.xla_bytes))
+    candidates = list(_candidates(base, targets, by_memory, settings, earlier, end, LEAST_GAIN * default.xla_bytes))
     best = plain = min(candidates, key=lambda candidate: candidate.predicted)
     if settings.recompute:
         best = min([best, *_recomputed(base, settings, earlier, best, left())], key=lambda each: each.predicted)
-    bound = stays.bound
+    bound = default.bound
     if left() > 0:  # a better order tightens the bound
         sequence = plain.program.order(plain.program.entry)
         bound = max(bound, temp_bound(read_hlo(plain.program, chip=DEFAULT_CHIP), sequence))
     decision = dataclasses.replace(
-        stays,
+        default,
         graphrl_bytes=best.predicted,
-        undonated_bytes=ties.lost,
+        undonated_bytes=donation.lost_bytes,
         bound=bound,
         evaluations=best.evaluations,
     )
@@ -257,25 +259,20 @@ def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModu
             plain=kept,
         )
     reason = (
-        f"the best order found needs {format_bytes(best.predicted)}{_beside(decision.undonated_bytes)}; "
+        f"the best order found needs {format_bytes(best.predicted)}{_undonated(decision.undonated_bytes)}; "
         f"XLA's own {format_bytes(decision.xla_bytes)}"
     )
     decision = dataclasses.replace(decision, reason=reason)
     return decision.by_memory_scheduler(memory) if memory < decision.xla_bytes else decision
 
 
-def predicted_bytes(program: HloModule) -> int:
-    """Predicted bytes of temporaries of a module under its schedule."""
-    return TempPredictor(program)(program.order(program.entry))
-
-
-def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mapping[str, Target]) -> Decision:
-    """The decision that XLA's schedule stays because no order can need much less."""
-    predicted, entry = predicted_bytes(module), targets.get(ties.module.entry.name)
+def _xla_decision(module: HloModule, settings: Settings, donation: Donation, targets: Mapping[str, Target]) -> Decision:
+    """The decision that XLA's schedule is used because no order can need much less."""
+    predicted, entry = predicted_bytes(module), targets.get(donation.module.entry.name)
     if entry is not None and not entry.runs_others:
         bound = entry.bound
     else:
-        bound = temp_bound(read_hlo(ties.module, chip=DEFAULT_CHIP), ties.module.order(ties.module.entry))
+        bound = temp_bound(read_hlo(donation.module, chip=DEFAULT_CHIP), donation.module.order(donation.module.entry))
     donated = sum(module.entry.root.shape.at(alias.output_index).bytes for alias in module.input_output_aliases)
     return Decision(
         fingerprint=module.fingerprint,
@@ -284,31 +281,32 @@ def _xla_s_own(module: HloModule, settings: Settings, ties: Tied, targets: Mappi
         seed=settings.seed,
         seconds=float(settings.seconds),
         reason=(
-            f"no order needs less than {format_bytes(bound)}{_beside(ties.lost)}; XLA's own {format_bytes(predicted)}"
+            f"no order needs less than {format_bytes(bound)}{_undonated(donation.lost_bytes)}; "
+            f"XLA's own {format_bytes(predicted)}"
         ),
         xla_bytes=predicted,
         graphrl_bytes=predicted,
         argument_bytes=sum(parameter.shape.leaf_bytes for parameter in module.entry.parameters),
         result_bytes=module.entry.root.shape.leaf_bytes - donated,
-        undonated_bytes=ties.lost,
+        undonated_bytes=donation.lost_bytes,
         bound=bound,
         recompute=float(settings.recompute),
     )
 
 
-def _cannot_win(stays: Decision, targets: Mapping[str, Target]) -> bool:
+def _cannot_gain(default: Decision, targets: Mapping[str, Target]) -> bool:
     """True if the bounds allow hardly any saving. False with recomputation, which may go below them."""
-    least = NOTHING * stays.xla_bytes
-    if stays.recompute:
+    least = NEGLIGIBLE * default.xla_bytes
+    if default.recompute:
         return False
-    return stays.xla_bytes - stays.bound < least or not any(target.is_hopeful(least) for target in targets.values())
+    return default.xla_bytes - default.bound < least or not any(target.can_save(least) for target in targets.values())
 
 
 def plan_of(decision: Decision, module: HloModule) -> Plan | None:
-    """The plan of a decision, for the module's graph; None if XLA's schedule stays."""
+    """The plan of a decision, for the module's graph; None if XLA's schedule is used."""
     if decision.orders is None:
         return None
-    scheduled = decision.program(tied(module).module)
+    scheduled = decision.program(preserve_donation(module).module)
     program = read_hlo(scheduled, chip=DEFAULT_CHIP)
     order = order_of(program, scheduled.order(scheduled.entry))
     return Plan.from_order(
@@ -340,15 +338,15 @@ def _candidates(
         program = base.with_orders(schedule)
         return Candidate(by, program, predict(program.order(program.entry), program.schedule), evaluations)
 
-    known = [candidate("XLA", _schedule(base), 0)]
+    starts = [candidate("XLA", _schedule(base), 0)]
     if memory is not None:
-        known.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
+        starts.append(candidate(MEMORY_SCHEDULER, _translated(memory, base), 0))
     if earlier is not None and earlier.orders is not None and not (earlier.clones or earlier.dropped):
-        known.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
-    yield from known[1:]
-    known.sort(key=lambda one: one.predicted)
-    result = ordered(base, targets, [_schedule(one.program) for one in known], settings, end, least)
-    yield candidate(result.found_by or known[0].found_by, result.schedule, result.evaluations)
+        starts.append(candidate(earlier.found_by, _schedule(earlier.program(base)), earlier.evaluations))
+    yield from starts[1:]
+    starts.sort(key=lambda start: start.predicted)
+    result = search_orders(base, targets, [_schedule(start.program) for start in starts], settings, end, least)
+    yield candidate(result.found_by or starts[0].found_by, result.schedule, result.evaluations)
 
 
 def _schedule(module: HloModule) -> Schedule:
@@ -369,27 +367,27 @@ def _recomputed(
 ) -> Iterator[Candidate]:
     """Candidates with recomputation: that of an earlier decision, and the best order with new recomputation."""
     if earlier is not None and (earlier.clones or earlier.dropped):
-        known = earlier.program(base)
+        program = earlier.program(base)
         clones = earlier.named_clones(without_residuals(base, earlier.dropped))
-        predicted, by = predicted_bytes(known), earlier.found_by
-        yield Candidate(by, known, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
+        predicted, by = predicted_bytes(program), earlier.found_by
+        yield Candidate(by, program, predicted, earlier.evaluations, earlier.dropped, clones, earlier.recomputed)
     began = time.perf_counter()
-    lean = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
-    again = recompute_everywhere(
-        lean.program,
-        limit=settings.recompute - lean.recomputed,
+    reduced = _without_residuals(best, settings.recompute, began + DROPPING * seconds)
+    recomputation = recompute_everywhere(
+        reduced.program,
+        limit=settings.recompute - reduced.recomputed,
         seconds=max(LEAST_SECONDS, seconds - (time.perf_counter() - began)),
         seed=settings.seed,
     )
-    if again.clones or lean.dropped:
+    if recomputation.clones or reduced.dropped:
         yield Candidate(
             f"{best.found_by}, recomputation",
-            again.module,
-            again.predicted,
+            recomputation.module,
+            recomputation.predicted,
             best.evaluations,
-            lean.dropped,
-            again.clones,
-            lean.recomputed + again.cost,
+            reduced.dropped,
+            recomputation.clones,
+            reduced.recomputed + recomputation.cost,
         )
 
 
@@ -401,14 +399,14 @@ def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
       limit: part of the estimated run time that recomputation may take.
       end: time of `time.perf_counter` at which the choice of residuals ends.
     """
-    choice = chosen(best.program, limit, lambda: time.perf_counter() > end)
+    choice = choose_residuals(best.program, limit, lambda: time.perf_counter() > end)
     if not choice.dropped:
         return best
     program = without_residuals(best.program, choice.dropped)
-    lean = best._replace(
+    reduced = best._replace(
         program=program, predicted=predicted_bytes(program), dropped=choice.dropped, recomputed=choice.cost
     )
-    return min(best, lean, key=lambda each: each.predicted)
+    return min(best, reduced, key=lambda each: each.predicted)
 
 
 def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
@@ -418,7 +416,7 @@ def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
     return tuple(numbered(as_program(module, c), clones.get(c.name, ())) for c in module.sequential)
 
 
-def _beside(lost: int) -> str:
+def _undonated(lost: int) -> str:
     return f", and {format_bytes(lost)} for donated arguments that it cannot write to" if lost else ""
 
 
@@ -428,15 +426,10 @@ def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:
     return int(analysis.temp_size_in_bytes), int(analysis.alias_size_in_bytes)  # type: ignore[union-attr]
 
 
-def _untouched(module: HloModule) -> str:
+def _skip_reason(module: HloModule) -> str:
     """One line why a module is left alone, whatever its decision; "" if it is not."""
     if is_small(module):
         return _TOO_SMALL
     if any(i.opcode == _DRAWS for c in module.computations.values() for i in c.instructions):
-        return "left alone: compiling it twice, as planning does, would change its random numbers (jax.lax.rng_uniform)"
+        return "not planned: planning compiles it twice, which would change its random numbers (jax.lax.rng_uniform)"
     return ""
-
-
-def _needs_little(module: HloModule) -> bool:
-    """True if XLA's own schedule needs too little to be worth a search, however many bytes the program computes."""
-    return TempPredictor(module)(module.order(module.entry)) < MIN_BYTES

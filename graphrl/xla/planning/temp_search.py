@@ -1,8 +1,8 @@
 """Search for the order of a module's instructions with the least temporary memory under XLA: method "auto".
 
-- `ordered` improves the orders of a module's computations: those that loops, branches and calls run first, then the
-  entry's. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the computations that it
-  runs, in their new orders, is the workspace of the call.
+- `search_orders` improves the orders of a module's computations: those that loops, branches and calls run first, then
+  the entry's. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the computations
+  that it runs, in their new orders, is the workspace of the call.
 - `least_temp` is the solver of one computation.
 - `temp_bound` is a lower bound for XLA's temporaries in any order of a module's entry computation.
 
@@ -60,7 +60,7 @@ _NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-
 Schedule = Mapping[str, tuple[str, ...]]  # names of all instructions, by computation
 
 
-class Ordered(NamedTuple):
+class OrderResult(NamedTuple):
     """Result of a search for the orders of a module's computations.
 
     Attributes:
@@ -105,7 +105,7 @@ class Target:
         No proof if it runs other computations, see `temp_bound`.
         """
         if self._bound is None:
-            self._bound = temp_bound(self.read, self.order, bodies_as_they_are=True)
+            self._bound = temp_bound(self.read, self.order, count_bodies=True)
         return self._bound
 
     @functools.cached_property
@@ -113,7 +113,7 @@ class Target:
         """True if it runs other computations; the bound depends on their orders."""
         return len(self.program.sequential) > 1
 
-    def is_hopeful(self, least: float) -> bool:
+    def can_save(self, least: float) -> bool:
         """True if the bound allows another order to save `least` bytes."""
         needed = self.predict(self.order)
         return needed >= least and needed - self.bound >= least
@@ -124,14 +124,14 @@ def targets_of(module: HloModule) -> dict[str, Target]:
     return {c.name: Target(module, c) for c in module.sequential if not _is_small(c)}
 
 
-def ordered(
+def search_orders(
     module: HloModule,
     targets: Mapping[str, Target],
     starts: Sequence[Schedule],
     settings: Settings,
     end: float,
     least: float,
-) -> Ordered:
+) -> OrderResult:
     """Searches for orders of the computations that may save `least` bytes, callees first.
 
     Args:
@@ -146,11 +146,11 @@ def ordered(
     for number, (name, before) in enumerate(targets.items()):
         bound = None if before.runs_others else before.bound
         target = Target(module.with_orders(schedule), module.computations[name], bound)
-        if target.is_hopeful(least):
+        if target.can_save(least):
             seconds = (end - time.perf_counter()) / (len(targets) - number)
             plan, schedule[name] = _search(target, [start[name] for start in starts], settings, seconds)
             method, evaluations = plan.method, evaluations + plan.evaluations
-    return Ordered(method, schedule, evaluations)
+    return OrderResult(method, schedule, evaluations)
 
 
 def _search(
@@ -168,7 +168,7 @@ def _search(
     return plan, min((*dict.fromkeys(starts), sequence), key=target.predict)
 
 
-def counted(program: HloProgram) -> tuple[HloProgram, int]:
+def with_result_buffers(program: HloProgram) -> tuple[HloProgram, int]:
     """The program whose results count from when they are written, and the bytes of the buffers of all results."""
     other = read_hlo(program.module, chip=DEFAULT_CHIP, count_results=True)
     flow = Flow(other.graph)
@@ -181,18 +181,18 @@ def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
     return np.array([place[name] for name in sequence if name in place], np.int64)
 
 
-def temp_bound(program: HloProgram, sequence: Sequence[str], *, bodies_as_they_are: bool = False) -> float:
+def temp_bound(program: HloProgram, sequence: Sequence[str], *, count_bodies: bool = False) -> float:
     """Lower bound of XLA's temporaries in any order, in bytes, in addition to the results.
 
     Args:
       program: of the module.
       sequence: of all instructions; a good order makes the bound tight.
-      bodies_as_they_are: count the bytes that loops, branches and calls need inside. The bound is then not proved:
+      count_bodies: count the bytes that loops, branches and calls need inside. The bound is then not proved:
         these bytes may be in buffers that are unused meanwhile.
     """
-    everything, results = counted(program)
+    everything, results = with_result_buffers(program)
     graph = everything.graph
-    if not bodies_as_they_are:
+    if not count_bodies:
         graph = ComputationGraph(graph.name, tuple(_least(graph.ops)), graph.inputs, graph.outputs)
     return max(0.0, lower_bound(graph, PROBLEM, order_of(program, sequence)) - results)
 
@@ -242,21 +242,21 @@ class _Search:
         self._predicted: dict[bytes, int] = {}
         self.best: np.ndarray | None = None
         self._least = 0
-        self._gained = (0, 0.0, 0)  # bytes, seconds and turn of the last gain that counts
+        self._last_gain = (0, 0.0, 0)  # bytes, seconds and turn of the last gain that counts
 
     def run(self) -> None:
         """Predicts orders until the budget is spent, one is near the bound, or the search no longer gains."""
         graph = self._program.graph
         for order in (self._program.schedule, *self._starts):
             self._try(np.asarray(order, np.int64), always=True)
-        graphs = (graph, counted(self._program)[0].graph)
-        makers = []
+        graphs = (graph, with_result_buffers(self._program)[0].graph)
+        generators = []
         for seed, each in enumerate(graphs, self._task.seed):
             if self._least <= self._enough:
                 return
-            makers.append(Passes(each, seed, self._starts))
-            for order in makers[-1].orders[:RULES]:
-                self._try(order, always=order is makers[-1].orders[0])
+            generators.append(Passes(each, seed, self._starts))
+            for order in generators[-1].orders[:RULES]:
+                self._try(order, always=order is generators[-1].orders[0])
         flow, rng = Flow(graph), np.random.default_rng(self._task.seed)
         last, count = 0, len(self._predicted)
         for turn in itertools.count():
@@ -264,13 +264,13 @@ class _Search:
                 last, count = turn, len(self._predicted)
             if self._over() or turn - last > IDLE or self._least <= self._enough or self._is_idle(turn):
                 return
-            passes = makers[turn % 4 % 2]
+            passes = generators[turn % 4 % 2]
             if turn % 4 < 2 and (turn < 2 or passes.peak > passes.bound):
                 order = passes.next(self._over)
                 if passes.usage(order).max() <= PASS_SLACK * passes.peak:
                     self._try(order)
             else:
-                self._near(flow, makers[0], rng)
+                self._try_nearby(flow, generators[0], rng)
             self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
@@ -280,18 +280,18 @@ class _Search:
 
     def _is_idle(self, turn: int) -> bool:
         """True if the last gain is too many turns and seconds ago."""
-        bytes_then, seconds_then, turn_then = self._gained
+        bytes_then, seconds_then, turn_then = self._last_gain
         seconds = self._task.seconds
         if turn == 0 or self._least < (1 - GAIN) * bytes_then:
-            self._gained = self._least, seconds, turn
+            self._last_gain = self._least, seconds, turn
             return False
         patience = PATIENCE * (self._task.end - self._task.started)
         return seconds - seconds_then > patience and turn - turn_then > PATIENT_TURNS
 
     def _over(self) -> bool:
-        return self._task.over(len(self._predicted))
+        return self._task.is_spent(len(self._predicted))
 
-    def _near(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
+    def _try_nearby(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
         """Predicts a random order near the best, if one of low peak is found within `TRIES`."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()

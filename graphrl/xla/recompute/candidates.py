@@ -4,7 +4,7 @@
 - `Routes`: the views between instructions and the tensors that they read, and so the instructions that may read a clone
   in place of the original.
 - `Clone`: an instruction that is computed again, by name and, for the disk, by number (`numbered`, `named`). Searches
-  choose among a graph's ops; `wired` adds clones of the views through which they are read.
+  choose among a graph's ops; `wire_clones` adds clones of the views through which they are read.
 - `RunTimes`: estimated seconds of instructions on two modest CPU cores. Only ratios matter: the part of a program's run
   time that clones take. `roofline` assumes one rate for all arithmetic, which is wrong on CPUs: matrix products use the
   vector units fully, a transcendental function costs XLA about twenty additions, a transposition waits for memory. The
@@ -20,7 +20,7 @@ from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instructio
 from graphrl.graphs.readers.hlo.reader import HloProgram
 from graphrl.graphs.readers.hlo.values import CONTRACTED, ValueReader, in_place_pairs, tensor_name
 from graphrl.graphs.readers.hlo.work import CALLERS, Flops, bytes_moved, trip_count
-from graphrl.xla.donation import WrittenOver, written_over
+from graphrl.xla.donation import ArgumentWrites, argument_writes
 
 # Element-wise ops and ops that move elements; the same input gives the same bits. Opcodes that are missing here may be
 # deterministic too, but are slow or rare.
@@ -37,7 +37,7 @@ CHEAP = frozenset(
 )
 _INSIDE = CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
 # Expensive, except if the value is large and its contraction is short, as in a convolution on few channels.
-_DEAR = frozenset(("convolution", "dot", "reduce", "reduce-window"))
+_EXPENSIVE = frozenset(("convolution", "dot", "reduce", "reduce-window"))
 _KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, library calls are kCustom
 # These cannot be redirected to a clone: they pass buffers through and write into them.
 _FIXED_READERS = frozenset(("async-start", "conditional", "while"))
@@ -59,16 +59,16 @@ _PRODUCT_OPCODES = frozenset(("convolution", "custom-call", "dot"))
 Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each clone
 
 
-def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
+def repeatable(program: HloProgram, *, expensive: bool = False) -> list[bool]:
     """For every op of the program's graph, True if XLA may compute it twice: deterministic, with one output, and cheap.
 
-    With `dear`, expensive ops may be computed twice too: products, convolutions and reductions, alone and fused.
+    With `expensive`, expensive ops may be computed twice too: products, convolutions and reductions, alone and fused.
     """
-    over = written_over(program.module)
-    late, shared = over.late, _shared_buffers(program, over)
+    writes = argument_writes(program.module)
+    readers, shared = writes.readers, _shared_buffers(program, writes)
     by_name = program.module.entry.by_name
     kept = set(program.graph.outputs)
-    waited = {name for op in program.graph.ops for name in op.after if name not in late.get(op.name, ())}
+    waited = {name for op in program.graph.ops for name in op.after if name not in readers.get(op.name, ())}
     return [
         len(op.outputs) == 1
         and op.outputs[0].bytes > 0
@@ -76,12 +76,12 @@ def repeatable(program: HloProgram, *, dear: bool = False) -> list[bool]:
         and not op.after
         and op.name not in waited
         and not shared & {op.outputs[0].name, *op.inputs}
-        and is_of_class(program.module, by_name[op.name], dear)
+        and is_repeatable(program.module, by_name[op.name], expensive)
         for op in program.graph.ops
     ]
 
 
-def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
+def _shared_buffers(program: HloProgram, writes: ArgumentWrites) -> set[str]:
     """Tensors in buffers that may be written into later, so that a late reader may find other contents.
 
     Some of them are no aliases in the graph, because XLA would copy first. But XLA inserts its copies before clones are
@@ -89,17 +89,17 @@ def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
 
     Args:
       program: of the graph.
-      over: writes over arguments; late writers wait for the arguments' readers, clones included (`rewrite.py`).
+      writes: writes over arguments; late writers wait for the arguments' readers, clones included (`rewrite.py`).
     """
     module, entry = program.module, program.module.entry
-    shared = {tensor_name(entry.parameters[number].name, index) for number, index in over.exposed}
+    shared = {tensor_name(entry.parameters[number].name, index) for number, index in writes.exposed}
     values = ValueReader(module).of(entry)
     leaves = values.leaves
     for i in entry.instructions:
         if i.opcode in CALLERS:
             shared |= {root for operand in i.operands for roots in leaves[operand].values() for root in roots}
         elif i.opcode not in CONTRACTED:
-            waits_for = values.external if i.name in over.late else ()
+            waits_for = values.external if i.name in writes.readers else ()
             for pair in in_place_pairs(module, i):
                 roots = leaves[i.operands[pair.operand]].get(pair.operand_index, ())
                 shared.update(root for root in roots if root not in waits_for)
@@ -109,19 +109,19 @@ def _shared_buffers(program: HloProgram, over: WrittenOver) -> set[str]:
     return shared
 
 
-def is_of_class(module: HloModule, i: Instruction, dear: bool) -> bool:
+def is_repeatable(module: HloModule, i: Instruction, expensive: bool) -> bool:
     """True if an instruction, with all that it fuses, is cheap and gives the same bits when computed again.
 
-    With `dear`, products, convolutions and reductions are accepted too.
+    With `expensive`, products, convolutions and reductions are accepted too.
     """
     if i.control_predecessors or i.attributes.output_operand_aliasing:
         return False
     if i.opcode == "fusion":
         opcodes = {inner.opcode for inner in module.computations[i.called[0]].instructions}
-        if dear:
-            return i.attributes.fusion_kind in _KINDS and opcodes <= _INSIDE | _DEAR
+        if expensive:
+            return i.attributes.fusion_kind in _KINDS and opcodes <= _INSIDE | _EXPENSIVE
         return i.attributes.fusion_kind == "kLoop" and opcodes <= _INSIDE
-    return i.opcode in CHEAP or (dear and i.opcode in _DEAR)
+    return i.opcode in CHEAP or (expensive and i.opcode in _EXPENSIVE)
 
 
 class Routes:
@@ -147,9 +147,9 @@ class Routes:
         instruction = self._entry.by_name[reader]
         if instruction.opcode in _FIXED_READERS:
             return None
-        ways = []
+        paths = []
         for operand in dict.fromkeys(instruction.operands):
-            way: list[str] = []
+            path: list[str] = []
             name = operand
             while name != origin:
                 view = self._entry.by_name[name]
@@ -159,22 +159,22 @@ class Routes:
                     if self._shows(name, origin):
                         return None
                     break
-                way.append(name)
+                path.append(name)
                 name = view.operands[0]
             if name == origin:
-                ways.append(tuple(reversed(way)))
-        return ways or None
+                paths.append(tuple(reversed(path)))
+        return paths or None
 
     def _shows(self, name: str, origin: str) -> bool:
         """True if an instruction is among those that a view shows."""
-        todo, seen = [name], {name}
-        while todo:
-            view = self._entry.by_name[todo.pop()]
+        pending, visited = [name], {name}
+        while pending:
+            view = self._entry.by_name[pending.pop()]
             if view.name == origin:
                 return True
             if view.opcode in CONTRACTED:
-                todo += [o for o in view.operands if o not in seen]
-                seen.update(view.operands)
+                pending += [o for o in view.operands if o not in visited]
+                visited.update(view.operands)
         return False
 
 
@@ -240,7 +240,7 @@ def clone_names(module: HloModule, originals: Iterable[str]) -> list[str]:
     return [f"{original}.{mark}{k}" for k, original in enumerate(originals)]
 
 
-def wired(
+def wire_clones(
     program: HloProgram, routes: Routes, clones: list[tuple[int, frozenset[int]]]
 ) -> tuple[list[str], tuple[Clone, ...]]:
     """Instructions for clones of ops, and for the views through which they are read.
@@ -258,23 +258,23 @@ def wired(
     users: list[dict[str, None]] = [{} for _ in clones]
     views: dict[tuple[int, str], int] = {}  # (clone, view) -> number of the view's clone
     view_users: list[dict[str, None]] = []
-    ways = [
-        (k, node, way)
+    paths = [
+        (k, node, path)
         for k, (op, readers) in enumerate(clones)
         for node in sorted(readers)
-        for way in routes.views(originals[node], ops[op]) or ()
+        for path in routes.views(originals[node], ops[op]) or ()
     ]
-    for k, _, way in ways:
-        for view in way:
+    for k, _, path in paths:
+        for view in path:
             if (k, view) not in views:
                 views[k, view] = len(view_users)
                 view_users.append({})
     names = clone_names(program.module, [*originals[len(ops) :], *(view for _, view in views)])
     node_names = ops + names[: len(clones)]
     view_names = names[len(clones) :]
-    for k, node, way in ways:
+    for k, node, path in paths:
         reads = users[k]
-        for view in way:
+        for view in path:
             number = views[k, view]
             reads[view_names[number]] = None
             reads = view_users[number]

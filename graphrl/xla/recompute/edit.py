@@ -33,7 +33,7 @@ class Editing:
         self._order = list(order)
         self._base = message.id << LOCAL_BITS
         self._next = max((i.id & LOCAL for i in message.instructions), default=-1) + 1
-        self._gone: set[int] = set()
+        self._removed: set[int] = set()
 
     @property
     def root(self) -> Any:
@@ -59,20 +59,20 @@ class Editing:
 
     def users(self, name: str) -> list[Any]:
         """The instructions that read an instruction."""
-        own = self.by_name[name].id & LOCAL
-        return [i for i in self.by_name.values() if own in [k & LOCAL for k in i.operand_ids]]
+        number = self.by_name[name].id & LOCAL
+        return [i for i in self.by_name.values() if number in [k & LOCAL for k in i.operand_ids]]
 
     def read_instead(self, old: str, new: str) -> None:
         """Redirects all users of an instruction to another one."""
-        own, other = self.by_name[old].id & LOCAL, self.by_name[new].id
+        number, other = self.by_name[old].id & LOCAL, self.by_name[new].id
         for i in self.users(old):
-            i.operand_ids[:] = [other if k & LOCAL == own else k for k in i.operand_ids]
+            i.operand_ids[:] = [other if k & LOCAL == number else k for k in i.operand_ids]
 
     def remove(self, name: str) -> Any:
         """Removes an instruction that has no users."""
-        gone = self.by_name.pop(name)
-        self._gone.add(gone.id)
-        return gone
+        removed = self.by_name.pop(name)
+        self._removed.add(removed.id)
+        return removed
 
     def sweep(self, names: Iterable[str], may_go: Callable[[Any], bool]) -> list[Any]:
         """Removes those of the instructions that have no users, and then operands that only they read.
@@ -84,13 +84,13 @@ class Editing:
         Returns:
           The removed instructions.
         """
-        gone, todo = [], list(names)
-        while todo:
-            i = self.by_name.get(todo.pop())
+        removed, pending = [], list(names)
+        while pending:
+            i = self.by_name.get(pending.pop())
             if i is not None and i is not self.root and may_go(i) and not self.users(i.name):
-                todo += [each.name for each in self.operands(i)]
-                gone.append(self.remove(i.name))
-        return gone
+                pending += [each.name for each in self.operands(i)]
+                removed.append(self.remove(i.name))
+        return removed
 
     def finish(self) -> list[int]:
         """Writes the instructions to the message.
@@ -100,8 +100,8 @@ class Editing:
         """
         old = [self.by_name[name] for name in self._order if name in self.by_name]
         placed = {i.name for i in old}
-        order = in_order([*old, *(i for i in self.by_name.values() if i.name not in placed)], self._gone)
-        replace(self.message.instructions, in_order(list(self.by_name.values()), self._gone))
+        order = in_order([*old, *(i for i in self.by_name.values() if i.name not in placed)], self._removed)
+        replace(self.message.instructions, in_order(list(self.by_name.values()), self._removed))
         return [i.id for i in order]
 
 
@@ -123,7 +123,7 @@ class ModuleEditing:
         self.names = {c.id: c.name for c in self._message.computations}
         self.unused: set[int] = set()
         self._editing: dict[str, Editing] = {}
-        self._made: dict[str, list[Any]] = {}  # by the computation whose fusions they are
+        self._added: dict[str, list[Any]] = {}  # by the computation whose fusions they are
         self._count, self._mark = 0, "ahead"
         while any(f".{self._mark}" in name for c in module.sequential for name in c.by_name):
             self._mark += "n"
@@ -149,13 +149,13 @@ class ModuleEditing:
         self._fusions.copies.clear()
         ids = [self._fusions.copied(k, name) for k in i.attributes.called_computation_ids]
         copies = [copy for each in self._fusions.copies.values() for copy in each]
-        self._made.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # callees first
+        self._added.setdefault(caller, []).extend(sorted(copies, key=lambda copy: -copy.id))  # callees first
         return ids
 
     def new_fusion(self, caller: str, name: str) -> Editing:
         """A new, empty computation for a fusion."""
         message = type(self._message.computations[0])(name=name, id=self._fusions.new_id(), is_fusion_computation=True)
-        self._made.setdefault(caller, []).append(message)
+        self._added.setdefault(caller, []).append(message)
         self._editing[name] = Editing(message)
         return self._editing[name]
 
@@ -167,7 +167,7 @@ class ModuleEditing:
                 scheduled.value.instruction_ids[:] = orders[scheduled.key]
         computations: list[Any] = []
         for computation in self._message.computations:
-            computations += self._made.get(computation.name, ())
+            computations += self._added.get(computation.name, ())
             if computation.id not in self.unused:
                 computations.append(computation)
         replace(self._message.computations, computations)
@@ -196,9 +196,9 @@ class Builder:
 
     def __init__(self, editing: ModuleEditing, loops: Loops) -> None:
         self._editing, self._loops = editing, loops
-        self._caller = loops.behind.computation.name
+        self._caller = loops.backward_body.computation.name
         self._body = editing.edited(self._caller)
-        self._given = dict(part_names(loops.behind.computation))
+        self._arguments = dict(part_names(loops.backward_body.computation))
         self.names: dict[int, str] = {}
 
     def build(self, number: int, step: Step) -> None:
@@ -206,7 +206,7 @@ class Builder:
         operands = [self.names[each] for each in step.operands]
         if step.kind == "given":
             assert isinstance(step.what, int)
-            self.names[number] = self._given[step.what]
+            self.names[number] = self._arguments[step.what]
         elif step.kind == "index":
             self.names[number] = self._index
         elif step.kind == "slice":
@@ -215,7 +215,7 @@ class Builder:
         elif step.kind == "undo":
             self.names[number] = self._undone(step.what, operands[0])  # type: ignore[arg-type]
         elif step.kind == "clone":
-            i = self._loops.ahead.instruction(step.what)  # type: ignore[arg-type]
+            i = self._loops.forward_body.instruction(step.what)  # type: ignore[arg-type]
             name = self._editing.fresh(i.name)
             copies = self._editing.copies_of(i, self._caller, name)
             self._body.add(i.attributes, name, operands).called_computation_ids[:] = copies
@@ -225,21 +225,21 @@ class Builder:
 
     def _undone(self, reference: Reference, operand: str) -> str:
         """Adds the inverse of a bitcast or a copy, which gives its operand from its result; returns the name."""
-        ahead = self._loops.ahead
-        i = ahead.instruction(reference)
+        forward = self._loops.forward_body
+        i = forward.instruction(reference)
         name = self._editing.fresh(i.name)
         undone = self._body.add(i.attributes, name, [operand])
-        undone.shape = ahead.instruction(ahead.operands(reference)[0]).attributes.shape
+        undone.shape = forward.instruction(forward.operands(reference)[0]).attributes.shape
         return name
 
     def _part(self, reference: Reference, cuts: Sequence[str], operands: Sequence[str]) -> str:
         """Adds a fusion that computes a fusion of the forward loop up to an instruction; returns its name."""
-        return self._fusion(self._loops.ahead, reference, dict(zip(cuts, operands, strict=True)))
+        return self._fusion(self._loops.forward_body, reference, dict(zip(cuts, operands, strict=True)))
 
     def _slice(self, residual: Residual) -> str:
         """Adds the slice of a residual that the backward loop reads in this trip; returns its name."""
-        shape = self._loops.ahead.instruction(residual.update).attributes.shape
-        array, index = self._given[residual.given], self._index
+        shape = self._loops.forward_body.instruction(residual.update).attributes.shape
+        array, index = self._arguments[residual.argument], self._index
         name = self._editing.fresh(array)
         fused = self._editing.new_fusion(self._caller, name)
         for k, operand in enumerate((array, index)):
@@ -276,14 +276,14 @@ class Builder:
 
         It is computed once more only if it is inside of a fusion: its operands may be written over later.
         """
-        behind, index = self._loops.behind, self._loops.index
+        backward, index = self._loops.backward_body, self._loops.index
         assert index is not None  # loops with readings have an index
         scope, name = index
         if not scope:
             return name
-        fusion, inside = behind.computation.by_name[scope], behind.inside(scope)
+        fusion, inside = backward.computation.by_name[scope], backward.inside(scope)
         cuts = {p.name: o for p, o in zip(inside.parameters, fusion.operands, strict=True)}
-        return cuts[name] if name in cuts else self._fusion(behind, index, cuts)
+        return cuts[name] if name in cuts else self._fusion(backward, index, cuts)
 
     def _fusion(self, expressions: Expressions, reference: Reference, cuts: Mapping[str, str]) -> str:
         """Adds a fusion that computes another fusion up to an instruction; returns its name.
@@ -301,13 +301,13 @@ class Builder:
 
         def copy(original: str) -> str:
             if original not in copies:
-                i, again = inside.by_name[original], f"{original}.{name}"  # names are unique in a module
+                i, copied = inside.by_name[original], f"{original}.{name}"  # names are unique in a module
                 if original in cuts:
-                    fused.add(_parameter(i.attributes, len(read)), again, ())
+                    fused.add(_parameter(i.attributes, len(read)), copied, ())
                     read.append(cuts[original])
                 else:
-                    fused.add(i.attributes, again, [copy(operand) for operand in i.operands])
-                copies[original] = again
+                    fused.add(i.attributes, copied, [copy(operand) for operand in i.operands])
+                copies[original] = copied
             return copies[original]
 
         return self._calling(fused, fused.by_name[copy(end)], read)

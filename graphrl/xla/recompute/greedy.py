@@ -16,7 +16,7 @@ layers. Keeping these operands pays only if several values are dropped. With `sh
 equal parts to all values that could be dropped because of it.
 
 If the target is too low, the limit is spent on the clones that are cheapest for their bytes, even away from the peak.
-At the right target it is spent at the peak. So `relieved` finds the target by bisection.
+At the right target it is spent at the peak. So `lower_peak` finds the target by bisection.
 """
 
 import dataclasses
@@ -68,9 +68,9 @@ class Facts:
         }
         self.reuses: dict[int, list[tuple[int, int]]] = {}  # by op: (buffer written, buffer that it may take over)
         for buffer, source in sorted(self.flow.reuses.items()):
-            taken = self.reuses.setdefault(self.writer[buffer], [])
-            if source not in {other for _, other in taken}:
-                taken.append((buffer, source))
+            pairs = self.reuses.setdefault(self.writer[buffer], [])
+            if source not in {other for _, other in pairs}:
+                pairs.append((buffer, source))
 
 
 class State:
@@ -83,7 +83,7 @@ class State:
       reads: by node, the value that it reads of each buffer.
       values: by number; values that clones write have numbers above those of all buffers.
       versions: by buffer, the numbers of its values.
-      spent: seconds of all clones.
+      clone_seconds: seconds of all clones.
       profile: `[2 n] int64`, bytes at each time.
     """
 
@@ -112,14 +112,15 @@ class State:
         self.time = [0] * len(order)
         for place, node in enumerate(order):
             self.time[node] = 2 * place + 1
-        self.spent = sum(facts.seconds[op] for op, _ in clones)
-        self.taken = self._taken_over()
+        self.clone_seconds = sum(facts.seconds[op] for op, _ in clones)
+        self.overwritten = self._overwritten()
         self.profile = self._profile(len(order))
 
     def copy(self) -> "State":
         """An independent copy; `facts` is shared."""
         other = object.__new__(State)
-        other.facts, other.taken, other.spent, other._next_value = self.facts, self.taken, self.spent, self._next_value
+        other.facts, other.overwritten = self.facts, self.overwritten
+        other.clone_seconds, other._next_value = self.clone_seconds, self._next_value
         other.op, other.time, other.profile = list(self.op), list(self.time), self.profile.copy()
         other.reads = [dict(reads) for reads in self.reads]
         other.values = {number: Value(v.buffer, v.writer, set(v.readers)) for number, v in self.values.items()}
@@ -165,7 +166,7 @@ class State:
             self.values[value].readers.add(node)
         (buffer,) = self.facts.flow.writes[op]
         self._version(buffer, node)
-        self.spent += self.facts.seconds[op]
+        self.clone_seconds += self.facts.seconds[op]
         return self._next_value - 1
 
     def move(self, node: int, value: int) -> None:
@@ -180,15 +181,15 @@ class State:
         self.versions[buffer].append(self._next_value)
         self._next_value += 1
 
-    def _taken_over(self) -> set[int]:
+    def _overwritten(self) -> set[int]:
         """Values that their last reader writes over."""
-        taken = set()
+        overwritten = set()
         for node, op in enumerate(self.op):
             for _, source in self.facts.reuses.get(op, ()):
                 value = self.reads[node].get(source)
                 if value is not None and not self.facts.flow.pinned[source] and self.death(value) == self.time[node]:
-                    taken.add(value)
-        return taken
+                    overwritten.add(value)
+        return overwritten
 
     def _profile(self, places: int) -> np.ndarray:
         change = np.zeros(2 * places + 1, np.int64)
@@ -196,14 +197,14 @@ class State:
             end = 2 * places if self.facts.flow.pinned[value.buffer] else self.death(number) + 1
             size = self.size(number)
             change[self.birth(number)] += size
-            change[end - 1 if number in self.taken else end] -= size
+            change[end - 1 if number in self.overwritten else end] -= size
         usage = np.cumsum(change)[:-1]
         for node, op in enumerate(self.op):
             usage[self.time[node]] += self.facts.workspace[op]
         return usage
 
 
-def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
+def lower_peak(state: State, limit: float, over: Callable[[], bool]) -> State:
     """Adds clones that lower the peak, by bisection of the target.
 
     Args:
@@ -214,17 +215,17 @@ def relieved(state: State, limit: float, over: Callable[[], bool]) -> State:
     Returns:
       A state of lower peak, or `state` itself if the search finds no such state.
     """
-    apart, shared = _tried(state, 0, limit, False, over), _tried(state, 0, limit, True, over)
-    share = int(shared.profile.max()) < int(apart.profile.max())
-    best = min(state, apart, shared, key=_rank)
+    separate, shared = _attempt(state, 0, limit, False, over), _attempt(state, 0, limit, True, over)
+    share = int(shared.profile.max()) < int(separate.profile.max())
+    best = min(state, separate, shared, key=_rank)
     low, high = 0, int(best.profile.max())
     for _ in range(MAX_RUNS):
         if high - low <= PRECISE * high or over():
             break
         target = (low + high) // 2
-        tried = _tried(state, target, limit, share, over)
-        best = min(best, tried, key=_rank)
-        high = min(high, int(tried.profile.max()))
+        candidate = _attempt(state, target, limit, share, over)
+        best = min(best, candidate, key=_rank)
+        high = min(high, int(candidate.profile.max()))
         if high > target:
             low = target
     return best
@@ -245,14 +246,14 @@ class Value:
     readers: set[int]
 
 
-def _tried(state: State, target: int, limit: float, shared: bool, over: Callable[[], bool]) -> State:
-    tried = state.copy()
-    Greedy(tried, target, shared).run(limit, over)
-    return tried
+def _attempt(state: State, target: int, limit: float, shared: bool, over: Callable[[], bool]) -> State:
+    candidate = state.copy()
+    Greedy(candidate, target, shared).run(limit, over)
+    return candidate
 
 
 def _rank(state: State) -> tuple[int, float]:
-    return int(state.profile.max()), state.spent
+    return int(state.profile.max()), state.clone_seconds
 
 
 class _Closure:
@@ -300,7 +301,7 @@ class Greedy:
         while self._queue and state.profile.max() > self._target and not over():
             _, value, time = heapq.heappop(self._queue)
             gain = self._gain(value, time)
-            if gain is None or state.spent + gain.seconds > limit:
+            if gain is None or state.clone_seconds + gain.seconds > limit:
                 continue
             if self._queue and -gain.score > self._queue[0][0]:
                 heapq.heappush(self._queue, (-gain.score, value, time))
@@ -344,7 +345,7 @@ class Greedy:
         """Decrease of bytes over the target, summed over time, from dropping `size` bytes from `begin` to `at`."""
         state = self._state
         first = begin + 1
-        ends = {value: state.death(value) + (value not in state.taken) for value in closure.kept}
+        ends = {value: state.death(value) + (value not in state.overwritten) for value in closure.kept}
         first = min([first, *ends.values()])
         change = np.zeros(at + 1 - first)
         change[begin + 1 - first : -1] -= size
@@ -371,12 +372,12 @@ class Greedy:
                 return False
             if not flow.pinned[buffer] and flow.size[buffer] and state.death(value) < at:
                 charge = self._charged[buffer] if self._shared else flow.size[buffer]
-                again = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
-                if not (again and self._shared) and charge <= closure.room:
-                    again = False
-                elif not again:
+                recompute = state.facts.repeatable[writer] and (op, buffer) not in state.facts.fixed
+                if not (recompute and self._shared) and charge <= closure.room:
+                    recompute = False
+                elif not recompute:
                     return False
-                if again:
+                if recompute:
                     if not self._close(writer, at, closure):
                         return False
                     reads[buffer] = None
@@ -397,8 +398,8 @@ class Greedy:
         top = int(state.profile.argmax())
         charges = {}
         for buffer in state.facts.writer:
-            again = [flow.writes[user][0] for user in flow.users[buffer] if state.facts.repeatable[user]]
-            sharing = sum(state.birth(value) <= top < state.death(value) for value in again)
+            values = [flow.writes[user][0] for user in flow.users[buffer] if state.facts.repeatable[user]]
+            sharing = sum(state.birth(value) <= top < state.death(value) for value in values)
             charges[buffer] = flow.size[buffer] / max(1, sharing)
         return charges
 
@@ -413,21 +414,21 @@ class Greedy:
         begin = max(state.time[node] for node in state.values[value].readers if state.time[node] < gain.time)
         end = state.death(value)
         for kept in closure.kept:
-            state.profile[state.death(kept) + (kept not in state.taken) : gain.time + 1] += state.size(kept)
-            state.taken.discard(kept)
+            state.profile[state.death(kept) + (kept not in state.overwritten) : gain.time + 1] += state.size(kept)
+            state.overwritten.discard(kept)
         new: dict[int, int] = {}
         for op in closure.order:
             reads = {b: new[state.facts.writer[b]] if v is None else v for b, v in closure.reads[op].items()}
             new[op] = state.add(op, gain.time, reads)
             state.profile[gain.time] += state.size(new[op])
-        again = new[state.op[state.values[value].writer]]
+        clone = new[state.op[state.values[value].writer]]
         for node in gain.readers:
-            state.move(node, again)
+            state.move(node, clone)
         state.profile[begin + 1 : gain.time + 1] -= state.size(value)
-        if value in state.taken:
-            state.taken.discard(value)
-            state.taken.add(again)
-        assert end == state.death(again)
+        if value in state.overwritten:
+            state.overwritten.discard(value)
+            state.overwritten.add(clone)
+        assert end == state.death(clone)
         read = {v for reads in closure.reads.values() for v in reads.values() if v is not None}
         for offered in (*new.values(), *sorted(read)):  # these values have new or later uses
             self._offer(offered)

@@ -38,8 +38,8 @@ _MOVING = frozenset(
 )
 # These use rounded operands: they are not contracted with a product before them.
 _ROUNDING = frozenset(str.split("abs clamp compare divide maximum minimum multiply sign")) | _MOVING
-_FROM_NOUGHT = {"init": "0", "step": "1"}
-_HANDING_ON = ("bitcast", "copy")
+_FROM_ZERO = {"init": "0", "step": "1"}
+_PASS_THROUGH = ("bitcast", "copy")
 
 
 class Expressions:
@@ -64,8 +64,8 @@ class Expressions:
                 self._add_fusion(i)
                 self.number["", i.name] = self.number[i.name, self.inside(i.name).root.name]
             else:
-                known = i.opcode in _KNOWN or i.opcode == "get-tuple-element"
-                self.number["", i.name] = self._of(i, "") if known else self._new(("", i.name))
+                is_known = i.opcode in _KNOWN or i.opcode == "get-tuple-element"
+                self.number["", i.name] = self._of(i, "") if is_known else self._new(("", i.name))
 
     def inside(self, fusion: str) -> Computation:
         """The fused computation of a fusion."""
@@ -98,18 +98,18 @@ class Expressions:
 
     def _add_fusion(self, fusion: Instruction) -> None:
         for i in self.module.computations[fusion.called[0]].instructions:
-            own = fusion.name, i.name
+            reference = fusion.name, i.name
             if i.opcode == "parameter":
-                self.number[own] = self.number["", fusion.operands[i.attributes.parameter_number]]
+                self.number[reference] = self.number["", fusion.operands[i.attributes.parameter_number]]
                 continue
             of_product = any((fusion.name, name) in self.products for name in i.operands)
             if i.opcode in _PRODUCTS or (of_product and i.opcode in _MOVING):
-                self.products.add(own)
+                self.products.add(reference)
             if i.opcode not in _KNOWN or (of_product and i.opcode not in _ROUNDING):
-                self.contracted.add(own)
-                self.number[own] = self._new(own)
+                self.contracted.add(reference)
+                self.number[reference] = self._new(reference)
             else:
-                self.number[own] = self._of(i, fusion.name)
+                self.number[reference] = self._of(i, fusion.name)
 
     def _of(self, i: Instruction, scope: str) -> int:
         kept = type(i.attributes)()
@@ -129,7 +129,7 @@ class Residual:
 
     Attributes:
       place: in the tuple that the forward loop carries.
-      given: place in the tuple of the backward loop's initial values.
+      argument: place in the tuple of the backward loop's initial values.
       axis: of the array, with one slice for each trip.
       writer: name of the instruction of the forward loop's body that writes the slice.
       update: reference of the slice.
@@ -137,7 +137,7 @@ class Residual:
     """
 
     place: int
-    given: int
+    argument: int
     axis: int
     writer: str
     update: Reference
@@ -178,23 +178,24 @@ class Loops:
         self.residuals = tuple(self._residuals())
 
     @functools.cached_property
-    def ahead(self) -> Expressions:
+    def forward_body(self) -> Expressions:
         """Expressions of the forward loop's body."""
         return Expressions(self.module, self.module.computations[self.forward.called[0]])
 
     @functools.cached_property
-    def behind(self) -> Expressions:
+    def backward_body(self) -> Expressions:
         """Expressions of the backward loop's body."""
         return Expressions(self.module, self.module.computations[self.backward.called[0]])
 
     @functools.cached_property
     def shared(self) -> Mapping[int, int]:
         """Values that both loops receive and neither changes: places in the backward loop by those in the forward."""
-        kept_ahead, kept_behind = unchanged(self.ahead.computation), unchanged(self.behind.computation)
-        behind = {name: k for k, name in enumerate(given_to(self.caller, self.backward)) if k in kept_behind}
+        bodies = self.forward_body.computation, self.backward_body.computation
+        kept_forward, kept_backward = map(unchanged, bodies)
+        backward = {name: k for k, name in enumerate(initial_values(self.caller, self.backward)) if k in kept_backward}
         # the backward loop receives initial values of the forward loop, or its unchanged results
-        ahead = [*enumerate(given_to(self.caller, self.forward)), *part_names(self.caller, self.forward.name)]
-        return {k: behind[name] for k, name in ahead if k in kept_ahead and name in behind}
+        forward = [*enumerate(initial_values(self.caller, self.forward)), *part_names(self.caller, self.forward.name)]
+        return {k: backward[name] for k, name in forward if k in kept_forward and name in backward}
 
     @functools.cached_property
     def index(self) -> Reference | None:
@@ -208,8 +209,8 @@ class Loops:
         Empty if the residual is used in any other way than slice by slice, in the backward loop or elsewhere.
         """
         readings = self._readings(residual)
-        numbers = {self.behind.number[reading.index] for reading in readings}
-        return readings if self.index is not None and numbers == {self.behind.number[self.index]} else []
+        numbers = {self.backward_body.number[reading.index] for reading in readings}
+        return readings if self.index is not None and numbers == {self.backward_body.number[self.index]} else []
 
     def _readings(self, residual: Residual) -> Sequence[Reading]:
         caller, (body, condition) = self.caller, (self.module.computations[name] for name in self.backward.called)
@@ -217,13 +218,13 @@ class Loops:
         for name in (name for k, name in part_names(caller, self.forward.name) if k == residual.place):
             if caller.users[name] != (given,):
                 return []
-        if given.operands.count(given.operands[residual.given]) != 1:
+        if given.operands.count(given.operands[residual.argument]) != 1:
             return []
-        if any(k == residual.given and caller.users[name] for k, name in part_names(caller, self.backward.name)):
+        if any(k == residual.argument and caller.users[name] for k, name in part_names(caller, self.backward.name)):
             return []
-        if any(k == residual.given for k, _ in part_names(condition)):
+        if any(k == residual.argument for k, _ in part_names(condition)):
             return []
-        arrays = [name for k, name in part_names(body) if k == residual.given]
+        arrays = [name for k, name in part_names(body) if k == residual.argument]
         users = [(user, name) for name in arrays for user in body.users[name] if user is not body.root]
         readings = [self._reading(user, name, residual) for user, name in users]
         known = [reading for reading in readings if reading is not None]
@@ -234,7 +235,7 @@ class Loops:
             return
         carried = dict(part_names(self.caller, self.forward.name))
         names: dict[str, int] = {}
-        for k, name in enumerate(given_to(self.caller, self.backward)):
+        for k, name in enumerate(initial_values(self.caller, self.backward)):
             names.setdefault(name, k)
         kept = unchanged(self.module.computations[self.backward.called[0]])
         for k, name in part_names(self.caller, self.forward.name):
@@ -244,46 +245,46 @@ class Loops:
                     yield residual
 
     def _residual(self, place: int, given: int) -> Residual | None:
-        body, ahead = self.ahead.computation, self.ahead
+        body, forward = self.forward_body.computation, self.forward_body
         writer = body.by_name[body.root.operands[place]]
         reference = ("", writer.name)
         if writer.opcode == "fusion":
-            reference = writer.name, ahead.inside(writer.name).root.name
-        i = ahead.instruction(reference)
+            reference = writer.name, forward.inside(writer.name).root.name
+        i = forward.instruction(reference)
         if i.opcode != "dynamic-update-slice":
             return None
-        target, update, *indices = ahead.operands(reference)
+        target, update, *indices = forward.operands(reference)
         own = [name for k, name in part_names(body) if k == place]
-        if [ahead.origin(target)] != [("", name) for name in own] or body.users[own[0]] != (writer,):
+        if [forward.origin(target)] != [("", name) for name in own] or body.users[own[0]] != (writer,):
             return None
         if body.users[writer.name] != (body.root,) or body.root.operands.count(writer.name) != 1:
             return None
         if any(k == place for k, _ in part_names(self.module.computations[self.forward.called[1]])):
             return None
-        axis = _axis(i.shape.dims, ahead.instruction(update).shape.dims)
+        axis = _axis(i.shape.dims, forward.instruction(update).shape.dims)
         if axis is None or i.shape.dims[axis] != self.trips or not self._counts(indices[axis]):
             return None
         return Residual(place, given, axis, writer.name, update, i.shape.bytes)
 
     def _counts(self, index: Reference) -> bool:
         """True if a value of the forward loop is its induction variable."""
-        index = self.ahead.origin(index)
-        i = self.ahead.instruction(index)
-        while i.opcode in _HANDING_ON:
-            index = self.ahead.origin(self.ahead.operands(index)[0])
-            i = self.ahead.instruction(index)
-        body = self.ahead.computation
+        index = self.forward_body.origin(index)
+        i = self.forward_body.instruction(index)
+        while i.opcode in _PASS_THROUGH:
+            index = self.forward_body.origin(self.forward_body.operands(index)[0])
+            i = self.forward_body.instruction(index)
+        body = self.forward_body.computation
         return i.opcode == "get-tuple-element" and (
             i.operands[0] == body.parameters[0].name and i.attributes.tuple_index == self.counter
         )
 
     def _reading(self, user: Instruction, array: str, residual: Residual) -> Reading | None:
-        behind, shape = self.behind, self.ahead.instruction(residual.update).shape
+        backward, shape = self.backward_body, self.forward_body.instruction(residual.update).shape
         if user.opcode == "dynamic-slice":
             slices = [user] if user.operands[0] == array and array not in user.operands[1:] else []
             scope = ""
         elif user.opcode == "fusion" and user.attributes.fusion_kind == "kLoop" and user.operands.count(array) == 1:
-            body, scope = behind.inside(user.name), user.name
+            body, scope = backward.inside(user.name), user.name
             parameter = body.parameters[user.operands.index(array)]
             slices = list(body.users[parameter.name])
             if any(s.opcode != "dynamic-slice" or parameter.name in s.operands[1:] for s in slices):
@@ -291,7 +292,7 @@ class Loops:
         else:
             return None
         indices = [(scope, s.operands[1 + residual.axis]) for s in slices]
-        numbers = {behind.number[index] for index in indices}
+        numbers = {backward.number[index] for index in indices}
         if len(numbers) != 1 or any(s.shape != shape for s in slices):
             return None
         return Reading(user.name, tuple(s.name for s in slices), indices[0])
@@ -305,7 +306,9 @@ def loops_of(module: HloModule) -> Iterator[Loops]:
         loops = [i for i in loops if all(called[name] == 1 for name in i.called)]
         for backward in loops:
             parts = [
-                i for name in given_to(caller, backward) if (i := caller.by_name[name]).opcode == "get-tuple-element"
+                i
+                for name in initial_values(caller, backward)
+                if (i := caller.by_name[name]).opcode == "get-tuple-element"
             ]
             read = {i.operands[0] for i in parts}
             for forward in loops:
@@ -326,7 +329,7 @@ def _counter(loop: Instruction) -> int | None:
     """Place of a loop's induction variable in the tuple that it carries; None unless it counts from 0 by 1."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
-        if config["known_init_step"] != _FROM_NOUGHT:
+        if config["known_init_step"] != _FROM_ZERO:
             return None
         return int(config["known_induction_variable"]["tuple_index"])
     except (ValueError, KeyError, TypeError):
@@ -339,14 +342,14 @@ def unchanged(body: Computation) -> frozenset[int]:
     return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
 
 
-def given_to(caller: Computation, loop: Instruction) -> tuple[str, ...]:
+def initial_values(caller: Computation, loop: Instruction) -> tuple[str, ...]:
     """Names of a loop's initial values."""
     return caller.by_name[loop.operands[0]].operands
 
 
 def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
     """The only axis along which a part is smaller, with size 1 there; else None."""
-    smaller = [k for k, (size, own) in enumerate(zip(whole, part, strict=True)) if size != own]
+    smaller = [k for k, (size, part_size) in enumerate(zip(whole, part, strict=True)) if size != part_size]
     return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None
 
 

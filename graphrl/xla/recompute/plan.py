@@ -5,7 +5,7 @@ bodies of its loops, each as a separate program. A body's clones cost run time i
 one limit. If XLA does not know a loop's number of trips, the limit is a part of one trip's run time. The computation
 whose clones save most of the module's bytes comes first, then the others with the rest of the limit. Branches and calls
 are left alone: their results may be written over their arguments, and that is decided outside of them. After a program
-is reordered, `pruned` removes clones that the new order does not need.
+is reordered, `prune` removes clones that the new order does not need.
 """
 
 import time
@@ -22,22 +22,22 @@ from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.graphs.topology import least_first
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut import solve
-from graphrl.xla.assignment import TempPredictor
+from graphrl.xla.assignment import TempPredictor, predicted_bytes
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.planning.temp_search import least_temp, order_of
-from graphrl.xla.recompute.candidates import Clone, ClonesByName, Routes, RunTimes, repeatable, wired
-from graphrl.xla.recompute.greedy import Facts, State, relieved
-from graphrl.xla.recompute.rewrite import rewritten
+from graphrl.xla.recompute.candidates import Clone, ClonesByName, Routes, RunTimes, repeatable, wire_clones
+from graphrl.xla.recompute.greedy import Facts, State, lower_peak
+from graphrl.xla.recompute.rewrite import insert_clones
 from graphrl.xla.settings import PROBLEM, check_limit
 
 MAX_ROUNDS = 6
-WORTH = 0.002  # of the memory: a round that saves less is the last one
-AGAIN = 0.4  # of the time must be left to start another round, or class
+LEAST_GAIN = 0.002  # of the memory: a round that saves less is the last one
+ROUND_SHARE = 0.4  # of the time must be left to start another round, or class
 CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all classes together
 LEAST_SECONDS = 0.2  # for one class, even if no time is left
 LEAST_NEED = 0.05  # of the module's bytes: computations with less in addition to their arguments are left alone
 LEAST_BODY_SECONDS = 0.05  # for one computation, even if no time is left
-ANYWAY = 2  # computations planned even if no time is left: the entry, and the body that needs most
+LEAST_COMPUTATIONS = 2  # computations planned even if no time is left: the entry, and the body that needs most
 FIRST = 0.6  # of the time that is left goes to each turn but the last one
 Clones = list[tuple[int, frozenset[int]]]
 
@@ -63,8 +63,8 @@ def recompute(
 ) -> Recomputation | None:
     """Plans recomputation of a program's cheap values.
 
-    Each round has three steps: `relieved` chooses clones in the present order, method "min-cut" reorders the program,
-    and `pruned` removes useless clones. At the end `least_temp` orders the best program by XLA's predicted temporaries.
+    Each round has three steps: `lower_peak` chooses clones in the present order, method "min-cut" reorders the program,
+    and `prune` removes useless clones. At the end `least_temp` orders the best program by XLA's predicted temporaries.
     There are two classes of candidates. One has element-wise and moving instructions and loop fusions of them. The
     other also has products, convolutions and reductions: without these little can be dropped from programs that consist
     of them, but with them the limit may be spent badly. The first round tries both classes, later rounds the better.
@@ -98,30 +98,26 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     """
     end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
     total = costs.of_computation(module.entry.name)
-    best = Recomputation(module, {}, _predicted(module), 0.0)
+    best = Recomputation(module, {}, predicted_bytes(module), 0.0)
     bodies = {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"}
-    needs = {name: _predicted(_program(module, name)) for name in sorted(bodies)}
+    needs = {name: predicted_bytes(_program(module, name)) for name in sorted(bodies)}
     hopeful = (name for name, need in needs.items() if need >= LEAST_NEED * best.predicted)
     left = [module.entry.name, *sorted(hopeful, key=lambda name: -needs[name])]
     left = [name for name in left if costs.of_computation(name)]  # without run time there is nothing to clone
     while left:
         share = (FIRST if len(left) > 1 else 1.0) * (end - time.perf_counter()) / len(left)
         parts = {name: max(1.0, total / runs[name] / costs.of_computation(name)) for name in left}
-        tried = [
+        candidates = [
             _better(best, name, limit - best.cost, parts[name], share, seed)
             for number, name in enumerate(left)
-            if number < ANYWAY or time.perf_counter() < end
+            if number < LEAST_COMPUTATIONS or time.perf_counter() < end
         ]
-        better = [one for one in tried if one is not None]
-        best = min([best, *better], key=lambda one: one.predicted)
+        better = [candidate for candidate in candidates if candidate is not None]
+        best = min([best, *better], key=lambda candidate: candidate.predicted)
         if not better or time.perf_counter() >= end:
             break
         left = [name for name in left if name not in best.clones]
     return best
-
-
-def _predicted(module: HloModule) -> int:
-    return TempPredictor(module)(module.order(module.entry))
 
 
 def _program(module: HloModule, name: str) -> HloModule:
@@ -140,27 +136,27 @@ def _better(
     module = best.module
     program = _program(module, name)
     graph = read_hlo(program, chip=DEFAULT_CHIP)
-    again = recompute(
+    result = recompute(
         graph,
         order_of(graph, program.order(program.entry)),
         limit=min(1.0, limit * part),
         seconds=max(LEAST_BODY_SECONDS, seconds),
         seed=seed,
     )
-    if again is None:
+    if result is None:
         return None
-    changed = put_back(module, again.module)
-    predicted = again.predicted if program is module else _predicted(changed)
+    changed = put_back(module, result.module)
+    predicted = result.predicted if program is module else predicted_bytes(changed)
     if predicted >= best.predicted:
         return None
-    return Recomputation(changed, {**best.clones, **again.clones}, predicted, best.cost + again.cost / part)
+    return Recomputation(changed, {**best.clones, **result.clones}, predicted, best.cost + result.cost / part)
 
 
 def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
     """The module with clones in its computations."""
     for name, copies in clones.items():
         if copies:
-            module = put_back(module, rewritten(_program(module, name), copies))
+            module = put_back(module, insert_clones(_program(module, name), copies))
     return module
 
 
@@ -180,11 +176,11 @@ class _Search:
         self.began = time.perf_counter()
         self.program, self.limit, self.seconds, self.seed = program, limit, seconds, seed
         costs, by_name = RunTimes(program.module), program.module.entry.by_name
-        self.spent = [costs.of(by_name[op.name]) for op in program.graph.ops]  # seconds, by op
-        self.total = sum(self.spent)
+        self.op_seconds = [costs.of(by_name[op.name]) for op in program.graph.ops]  # seconds, by op
+        self.total = sum(self.op_seconds)
         self.routes = Routes(program)
-        classes = list(dict.fromkeys(tuple(repeatable(program, dear=dear)) for dear in (False, True)))
-        self.classes = [Facts(program.graph, self.spent, those, self.routes.may_read_clone) for those in classes]
+        classes = list(dict.fromkeys(tuple(repeatable(program, expensive=expensive)) for expensive in (False, True)))
+        self.classes = [Facts(program.graph, self.op_seconds, flags, self.routes.may_read_clone) for flags in classes]
 
     def run(self, order: np.ndarray) -> Recomputation | None:
         nodes = [int(op) for op in order]
@@ -198,21 +194,21 @@ class _Search:
             present, facts = min(rounds, key=lambda one: one[0].predicted)
             self.classes = [facts]
             best = min(best, present, key=lambda one: one.predicted)
-            if present.predicted > (1 - WORTH) * before or not self._has_time():
+            if present.predicted > (1 - LEAST_GAIN) * before or not self._has_time():
                 break
-        return self._polished(best) if best.clones else None
+        return self._final_order(best) if best.clones else None
 
     def _rounds(self, present: _Variant) -> Iterator[tuple[_Variant, Facts]]:
         """One round with each class of candidates for which there is time; classes that find nothing are left out."""
         for facts in self.classes:
             state = State(facts, present.order, present.clones)
             if facts is self.classes[0] or self._has_time():
-                better = relieved(state, self.limit * self.total, self._choosing_over())
+                better = lower_peak(state, self.limit * self.total, self._choosing_over())
                 if better is not state:
-                    yield self._settled(better), facts
+                    yield self._reordered(better), facts
 
     def _has_time(self) -> bool:
-        return self._left() >= AGAIN * self.seconds
+        return self._left() >= ROUND_SHARE * self.seconds
 
     def _left(self) -> float:
         return self.seconds - (time.perf_counter() - self.began)
@@ -221,20 +217,20 @@ class _Search:
         end = time.perf_counter() + max(LEAST_SECONDS, CHOOSING / len(self.classes) * self._left())
         return lambda: time.perf_counter() > end
 
-    def _settled(self, state: State) -> _Variant:
+    def _reordered(self, state: State) -> _Variant:
         """Reorders a state's program and removes the clones that the new order does not need."""
-        order, clones = without(state, [])
+        order, clones = without_nodes(state, [])
         program, order, places, names = self._program(order, clones)
         budget = Budget(None, max(LEAST_SECONDS, ORDERING / len(self.classes) * self._left()))
         plan = solve(Task(program.graph, PROBLEM, budget, self.seed), starts=(places,))
-        new = plan.decisions(program.graph)[1]
-        back = np.empty(len(places), np.int64)  # node of each op of the new graph
-        back[places] = order
-        state = State(state.facts, back[new].tolist(), clones)
-        gone = pruned(state)
-        order, clones = without(state, gone)
-        places = new
-        if gone:
+        new_places = plan.decisions(program.graph)[1]
+        node_of = np.empty(len(places), np.int64)  # node of each op of the new graph
+        node_of[places] = order
+        state = State(state.facts, node_of[new_places].tolist(), clones)
+        removed = prune(state)
+        order, clones = without_nodes(state, removed)
+        places = new_places
+        if removed:
             program, order, places, names = self._program(order, clones)
         predicted = TempPredictor(program.module)(program.sequence(places))
         return _Variant(order, clones, program, names, places, predicted)
@@ -246,14 +242,14 @@ class _Search:
 
         Instructions that write over an argument move behind the clones that read it.
         """
-        names, copies = wired(self.program, self.routes, clones)
-        program = read_hlo(rewritten(self.program.module, copies))
+        names, copies = wire_clones(self.program, self.routes, clones)
+        program = read_hlo(insert_clones(self.program.module, copies))
         place = {op.name: k for k, op in enumerate(program.graph.ops)}
         node_of = {place[names[node]]: node for node in order}
         places = _valid(program.graph, list(node_of))
         return program, [node_of[op] for op in places], np.array(places, np.int64), copies
 
-    def _polished(self, best: _Variant) -> Recomputation:
+    def _final_order(self, best: _Variant) -> Recomputation:
         program = best.program
         predict = TempPredictor(program.module)
         budget = Budget(None, max(LEAST_SECONDS, self._left()))
@@ -262,10 +258,10 @@ class _Search:
         predicted = predict(sequence)
         if predicted > best.predicted:  # the search had no time to evaluate the starting order
             sequence, predicted = program.sequence(best.places), best.predicted
-        spent = sum(self.spent[op] for op, _ in best.clones)
+        seconds = sum(self.op_seconds[op] for op, _ in best.clones)
         name = program.module.entry.name
         module = program.module.with_orders({name: sequence})
-        return Recomputation(module, {name: best.names}, predicted, spent / self.total)
+        return Recomputation(module, {name: best.names}, predicted, seconds / self.total)
 
 
 def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
@@ -275,7 +271,7 @@ def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
     return least_first(place, graph.arrays.waiting())
 
 
-def pruned(state: State) -> list[int]:
+def prune(state: State) -> list[int]:
     """Removes clones, the most expensive first, if keeping the value since its last use does not raise the peak.
 
     Clones that only removed clones read are removed too. `state` is changed in place: it still has the removed nodes,
@@ -286,12 +282,12 @@ def pruned(state: State) -> list[int]:
     """
     n, peak = state.facts.n, int(state.profile.max())
     written = {v.writer: number for number, v in state.values.items()}
-    gone: list[int] = []
+    removed: list[int] = []
     for node in sorted(range(n, len(state.op)), key=lambda node: -state.facts.seconds[state.op[node]]):
         value = written[node]
-        if state.values[value].readers and _may_go(state, value, peak):
-            gone += _give_up(state, node, written)
-    return gone
+        if state.values[value].readers and _can_drop(state, value, peak):
+            removed += _drop_clone(state, node, written)
+    return removed
 
 
 def _earlier(state: State, value: int) -> int | None:
@@ -307,43 +303,43 @@ def _in_use(state: State, value: int) -> bool:
     return v.writer < state.facts.n or bool(v.readers)
 
 
-def _may_go(state: State, value: int, peak: int) -> bool:
+def _can_drop(state: State, value: int, peak: int) -> bool:
     earlier = _earlier(state, value)
     if earlier is None:
         return False
-    begin = state.death(earlier) + (earlier not in state.taken)
+    begin = state.death(earlier) + (earlier not in state.overwritten)
     added = state.profile[begin : state.birth(value)]
     return not len(added) or int(added.max()) + state.size(value) <= peak
 
 
-def _give_up(state: State, node: int, written: dict[int, int]) -> list[int]:
+def _drop_clone(state: State, node: int, written: dict[int, int]) -> list[int]:
     """Redirects a clone's readers to the value before it; returns the nodes that are then unread."""
     value = written[node]
     earlier = _earlier(state, value)
     assert earlier is not None
-    begin = state.death(earlier) + (earlier not in state.taken)
+    begin = state.death(earlier) + (earlier not in state.overwritten)
     state.profile[begin : state.birth(value)] += state.size(value)
-    state.taken.discard(earlier)
-    if value in state.taken:
-        state.taken.add(earlier)
+    state.overwritten.discard(earlier)
+    if value in state.overwritten:
+        state.overwritten.add(earlier)
     for reader in list(state.values[value].readers):
         state.move(reader, earlier)
     return _unread(state, node, written)
 
 
 def _unread(state: State, node: int, written: dict[int, int]) -> list[int]:
-    gone = [node]
+    removed = [node]
     for value in state.reads[node].values():
         v = state.values[value]
         v.readers.discard(node)
         if not v.readers and v.writer >= state.facts.n:
-            gone += _unread(state, v.writer, written)
-    return gone
+            removed += _unread(state, v.writer, written)
+    return removed
 
 
-def without(state: State, gone: list[int]) -> tuple[list[int], Clones]:
+def without_nodes(state: State, removed: list[int]) -> tuple[list[int], Clones]:
     """The order and the remaining clones, renumbered, as arguments of `State`."""
-    n, dropped = state.facts.n, set(gone)
+    n, dropped = state.facts.n, set(removed)
     kept = [node for node in range(len(state.op)) if node not in dropped]
     number = {node: k for k, node in enumerate(kept)}
     rank = state.facts.flow.graph.arrays.rank

@@ -1,8 +1,8 @@
 """Residuals of loops that are dropped, and steps by which the backward loop computes their slices again.
 
-`chosen` drops the residuals with most bytes per second of recomputation. `Recipes` has the steps that give a slice of a
-residual, from slices of kept residuals and from values that both loops receive. `numbered` and `named` translate the
-choice to numbers for the disk and back, since names differ between processes.
+`choose_residuals` drops the residuals with most bytes per second of recomputation. `Recipes` has the steps that give a
+slice of a residual, from slices of kept residuals and from values that both loops receive. `numbered` and `named`
+translate the choice to numbers for the disk and back, since names differ between processes.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.xla.bodies import runs_of
-from graphrl.xla.recompute.candidates import RunTimes, is_of_class
+from graphrl.xla.recompute.candidates import RunTimes, is_repeatable
 from graphrl.xla.recompute.loops import Loops, Reference, Residual, loops_of
 
 LEAST_BYTES = 2**16  # of a residual: smaller ones are kept
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     cost: float
 
 
-def chosen(module: HloModule, limit: float, over: Callable[[], bool] = lambda: False) -> Choice:
+def choose_residuals(module: HloModule, limit: float, over: Callable[[], bool] = lambda: False) -> Choice:
     """Chooses the residuals to drop: by bytes per cost, or by bytes alone, whichever drops more bytes.
 
     Args:
@@ -67,12 +67,12 @@ def _greedy(
     spent, count = 0.0, -1
     while count < sum(len(pair.dropped) for pair in pairs):
         count = sum(len(pair.dropped) for pair in pairs)
-        queue = [(rank(one.bytes, 0.0), number, one.place) for number, pair in enumerate(pairs) for one in pair.left()]
+        queue = [(rank(r.bytes, 0.0), number, r.place) for number, pair in enumerate(pairs) for r in pair.left()]
         heapq.heapify(queue)
         while queue and not over():
             _, number, place = heapq.heappop(queue)
             pair = pairs[number]
-            residual = next(one for one in pair.left() if one.place == place)
+            residual = next(residual for residual in pair.left() if residual.place == place)
             cost = pair.cost_of(residual) - pair.cost
             own = rank(residual.bytes, cost)
             if spent + cost > limit:
@@ -96,8 +96,8 @@ class _Pair:
 
     def __init__(self, loops: Loops, costs: RunTimes) -> None:
         self.loops, self._costs = loops, costs
-        large = (one for one in loops.residuals if one.bytes >= LEAST_BYTES)
-        self._large = [one for one in large if loops.readings(one)]
+        large = (residual for residual in loops.residuals if residual.bytes >= LEAST_BYTES)
+        self._large = [residual for residual in large if loops.readings(residual)]
         self.dropped: tuple[Residual, ...] = ()
         self.cost = 0.0
         module, caller = loops.module, costs.of_computation(loops.caller.name)
@@ -107,11 +107,11 @@ class _Pair:
     @property
     def bytes(self) -> int:
         """Bytes of all dropped residuals."""
-        return sum(one.bytes for one in self.dropped)
+        return sum(residual.bytes for residual in self.dropped)
 
     def left(self) -> list[Residual]:
         """Residuals that are kept and may be dropped."""
-        return [one for one in self._large if one not in self.dropped]
+        return [residual for residual in self._large if residual not in self.dropped]
 
     def drop(self, residual: Residual) -> None:
         """Drops one more residual."""
@@ -121,13 +121,13 @@ class _Pair:
     def cost_of(self, residual: Residual) -> float:
         """The pair's cost with one more dropped residual; infinite if it cannot be computed again."""
         loops, dropped = self.loops, (*self.dropped, residual)
-        recipes = Recipes(loops, [one for one in loops.residuals if one not in dropped], self._costs)
+        recipes = Recipes(loops, [residual for residual in loops.residuals if residual not in dropped], self._costs)
         try:
-            wanted = [recipes.of(one) for one in dropped]
+            wanted = [recipes.of(residual) for residual in dropped]
         except Impossible:
             return math.inf
-        body = loops.ahead.computation
-        saved = sum(self._costs.of(body.by_name[one.writer], body) for one in dropped)
+        body = loops.forward_body.computation
+        saved = sum(self._costs.of(body.by_name[residual.writer], body) for residual in dropped)
         return (loops.trips or 0) * (recipes.seconds(wanted) - saved) / self._total
 
 
@@ -156,10 +156,10 @@ def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
     residuals = {}
     for *at, places in dropped:
         loops = pairs.get((at[0], at[1], at[2]))
-        own = {} if loops is None else {one.place: one for one in loops.residuals if loops.readings(one)}
-        if loops is None or not own.keys() >= set(places):
+        by_place = {} if loops is None else {r.place: r for r in loops.residuals if loops.readings(r)}
+        if loops is None or not by_place.keys() >= set(places):
             raise PlanError(f"{module.name}: the plan drops residuals that its loops do not have")
-        residuals[loops] = [own[place] for place in places]
+        residuals[loops] = [by_place[place] for place in places]
     return residuals
 
 
@@ -207,7 +207,7 @@ class Recipes:
     """
 
     def __init__(self, loops: Loops, kept: Collection[Residual], costs: RunTimes) -> None:
-        self._loops, self._ahead, self._costs = loops, loops.ahead, costs
+        self._loops, self._forward, self._costs = loops, loops.forward_body, costs
         self.steps: list[Step] = []
         self._step_of: dict[int, int] = {}  # by number of the value
         self._impossible: set[int] = set()
@@ -232,33 +232,33 @@ class Recipes:
 
     def needed(self, wanted: Sequence[int]) -> list[int]:
         """Numbers of some steps and of all that they need, operands first."""
-        seen = set(wanted)
-        todo = list(seen)
-        while todo:
-            for number in self.steps[todo.pop()].operands:
-                if number not in seen:
-                    seen.add(number)
-                    todo.append(number)
-        return sorted(seen)
+        needed = set(wanted)
+        pending = list(needed)
+        while pending:
+            for number in self.steps[pending.pop()].operands:
+                if number not in needed:
+                    needed.add(number)
+                    pending.append(number)
+        return sorted(needed)
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
         """Numbers of the values that a slice contains, and the instructions to undo to get them, last first."""
         reference = residual.update
         back: tuple[Reference, ...] = ()
         while True:
-            reference = self._ahead.origin(reference)
-            yield self._ahead.number[reference], back
-            if self._ahead.instruction(reference).opcode not in _BACK:
+            reference = self._forward.origin(reference)
+            yield self._forward.number[reference], back
+            if self._forward.instruction(reference).opcode not in _BACK:
                 return
             back = (*back, reference)
-            (reference,) = self._ahead.operands(reference)
+            (reference,) = self._forward.operands(reference)
 
     def _add(self, kind: str, what: object, operands: Sequence[int], seconds: float, cuts: Sequence[str] = ()) -> int:
         self.steps.append(Step(kind, what, tuple(operands), tuple(cuts), seconds))  # type: ignore[arg-type]
         return len(self.steps) - 1
 
     def _step(self, reference: Reference) -> int:
-        number = self._ahead.number[reference]
+        number = self._forward.number[reference]
         if number in self._impossible or self._depth > MAX_CHAIN:
             raise Impossible(self._loops)
         if number not in self._step_of:
@@ -274,67 +274,67 @@ class Recipes:
 
     def _from_kept(self, number: int) -> int:
         residual, back = self._kept[number]
-        first = self._ahead.number[self._ahead.origin(residual.update)]
+        first = self._forward.number[self._forward.origin(residual.update)]
         if first not in self._step_of:
             size = residual.bytes // (self._loops.trips or 1)
             self._step_of[first] = self._add("slice", residual, (), self._costs.of_moving(size))
         step = self._step_of[first]
         for reference in back:
-            i = self._ahead.instruction(reference)
+            i = self._forward.instruction(reference)
             seconds = 0.0 if i.opcode == "bitcast" else self._costs.of_moving(i.shape.bytes)
             step = self._add("undo", reference, (step,), seconds)
         return step
 
     def _computed(self, reference: Reference) -> int:
-        (scope, _), i = reference, self._ahead.instruction(reference)
+        (scope, _), i = reference, self._forward.instruction(reference)
         if scope and i.opcode == "parameter":
-            return self._step(("", self._ahead.computation.by_name[scope].operands[i.attributes.parameter_number]))
+            return self._step(("", self._forward.computation.by_name[scope].operands[i.attributes.parameter_number]))
         if i.opcode in ("bitcast", "constant"):
-            return self._add("clone", reference, [self._step(each) for each in self._ahead.operands(reference)], 0.0)
+            return self._add("clone", reference, [self._step(each) for each in self._forward.operands(reference)], 0.0)
         if scope:
             return self._part(reference)
         if i.opcode == "get-tuple-element":
-            return self._given(i)
-        if not is_of_class(self._loops.module, i, dear=True):
+            return self._loop_value(i)
+        if not is_repeatable(self._loops.module, i, expensive=True):
             raise Impossible(self._loops)
         if i.opcode == "fusion" and i.attributes.fusion_kind == "kLoop":
             try:
-                return self._part(self._ahead.origin(reference))
+                return self._part(self._forward.origin(reference))
             except Impossible:
                 pass
-        operands = [self._step(each) for each in self._ahead.operands(reference)]
-        return self._add("clone", reference, operands, self._costs.of(i, self._ahead.computation))
+        operands = [self._step(each) for each in self._forward.operands(reference)]
+        return self._add("clone", reference, operands, self._costs.of(i, self._forward.computation))
 
-    def _given(self, i: Instruction) -> int:
+    def _loop_value(self, i: Instruction) -> int:
         loops, place = self._loops, i.attributes.tuple_index
-        if i.operands[0] == self._ahead.computation.parameters[0].name:
+        if i.operands[0] == self._forward.computation.parameters[0].name:
             if place in loops.shared:
                 return self._add("given", loops.shared[place], (), 0.0)
-            if place == loops.counter and loops.index and loops.behind.instruction(loops.index).shape == i.shape:
+            if place == loops.counter and loops.index and loops.backward_body.instruction(loops.index).shape == i.shape:
                 return self._add("index", loops.index, (), 0.0)
         raise Impossible(loops)
 
     def _part(self, reference: Reference) -> int:
         """A fusion computed up to an instruction, from its operands or from kept values inside of it."""
         scope, end = reference
-        ahead, inside = self._ahead, self._ahead.inside(reference[0])
+        forward, inside = self._forward, self._forward.inside(reference[0])
         cuts: list[str] = []
-        within, todo = {end}, [end]
-        while todo:
-            for name in inside.by_name[todo.pop()].operands:
+        within, pending = {end}, [end]
+        while pending:
+            for name in inside.by_name[pending.pop()].operands:
                 if name in within or name in cuts:
                     continue
-                is_constant = inside.by_name[name].opcode == "constant"
-                if not is_constant and (ahead.number[scope, name] in self._kept or ahead.is_parameter((scope, name))):
+                is_input = forward.number[scope, name] in self._kept or forward.is_parameter((scope, name))
+                if is_input and inside.by_name[name].opcode != "constant":
                     cuts.append(name)
                 else:
                     within.add(name)
-                    todo.append(name)
-        seconds = self._costs.of(ahead.computation.by_name[scope], ahead.computation)
-        if end == inside.root.name and all(ahead.is_parameter((scope, name)) for name in cuts):
-            operands = [self._step(each) for each in ahead.operands(("", scope))]
+                    pending.append(name)
+        seconds = self._costs.of(forward.computation.by_name[scope], forward.computation)
+        if end == inside.root.name and all(forward.is_parameter((scope, name)) for name in cuts):
+            operands = [self._step(each) for each in forward.operands(("", scope))]
             return self._add("clone", ("", scope), operands, seconds)
-        contracts = any((scope, name) in ahead.contracted for name in within)
+        contracts = any((scope, name) in forward.contracted for name in within)
         if contracts and not self._contracts_alike(reference, within, cuts):
             raise Impossible(self._loops)
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)
@@ -345,11 +345,11 @@ class Recipes:
         This requires the same loops around them, no product separated from its sum, and no computed value of the part
         that the rest of the fusion reads.
         """
-        scope, inside = end[0], self._ahead.inside(end[0])
+        scope, inside = end[0], self._forward.inside(end[0])
         return (
             end[1] == inside.root.name
             and not any(inside.by_name[name].called for name in within)
-            and not any((scope, name) in self._ahead.products for name in cuts)
+            and not any((scope, name) in self._forward.products for name in cuts)
             and all(user.name in within for name in within for user in inside.users[name] if _is_computed(inside, name))
         )
 

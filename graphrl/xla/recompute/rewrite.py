@@ -1,6 +1,6 @@
 """Modules in which values are computed again: the edited `HloModuleProto`.
 
-`rewritten` adds clones. In the list of instructions a clone comes right behind its original, so that operands stay
+`insert_clones` adds clones. In the list of instructions a clone comes right behind its original, so that operands stay
 before their users. It calls its own copy of the original's fused computation, since XLA requires one caller for each.
 `without_residuals` removes residuals of loops. All else stays as it is.
 """
@@ -13,8 +13,8 @@ from typing import Any
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.proto import in_order, replace
-from graphrl.xla.donation import written_over
-from graphrl.xla.recompute.candidates import Clone, RunTimes, is_of_class
+from graphrl.xla.donation import argument_writes
+from graphrl.xla.recompute.candidates import Clone, RunTimes, is_repeatable
 from graphrl.xla.recompute.edit import LOCAL, LOCAL_BITS, Builder, Editing, FusionCopies, ModuleEditing, without_parts
 from graphrl.xla.recompute.loops import Expressions, Loops, Reading, Residual, part_names
 from graphrl.xla.recompute.residuals import Dropped, Recipes, named
@@ -22,7 +22,7 @@ from graphrl.xla.recompute.residuals import Dropped, Recipes, named
 _VIEWS = ("bitcast", "constant", "get-tuple-element")
 
 
-def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
+def insert_clones(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     """The module with the clones in it, each scheduled right before the first instruction that reads it.
 
     Args:
@@ -35,7 +35,7 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
     Raises:
       PlanError: a clone's original or one of its users is missing, or a user does not read the original.
     """
-    editor = _CloneEditor(module, clones, written_over(module).late)
+    editor = _CloneEditor(module, clones, argument_writes(module).readers)
     editor.add(_scheduled(module, clones))
     changed = parse_module(editor.message.SerializeToString(), module.name)
     entry = changed.computations[module.entry.name]
@@ -47,13 +47,13 @@ def rewritten(module: HloModule, clones: Sequence[Clone]) -> HloModule:
 class _CloneEditor:
     """Inserts clones into a copy of a module's message."""
 
-    def __init__(self, module: HloModule, clones: Sequence[Clone], late: Mapping[str, frozenset[str]]) -> None:
-        """Args: `late` has the readers of arguments, by the instruction that writes over them.
+    def __init__(self, module: HloModule, clones: Sequence[Clone], readers: Mapping[str, frozenset[str]]) -> None:
+        """Args: `readers` has the readers of arguments, by the instruction that writes over them.
 
         The writer must also wait for clones of these readers, and gets explicit dependencies on their originals: it may
         have waited for an original only because it read it.
         """
-        self.late = late
+        self.readers = readers
         self.name = module.name
         self.clones = clones
         self.message = type(module.message)()
@@ -70,22 +70,22 @@ class _CloneEditor:
             original = instructions.get(clone.original)
             if original is None or clone.name in instructions:
                 raise PlanError(f"{self.name}: clone {clone.name!r} of {clone.original!r}: no such instruction")
-            again = type(original)()
-            again.CopyFrom(original)
-            again.name, again.id = clone.name, base | (used + 1 + k)
+            copy = type(original)()
+            copy.CopyFrom(original)
+            copy.name, copy.id = clone.name, base | (used + 1 + k)
             called = original.called_computation_ids
-            again.called_computation_ids[:] = [self.fusions.copied(c, clone.name) for c in called]
-            clones.setdefault(clone.original, []).append(again)
+            copy.called_computation_ids[:] = [self.fusions.copied(c, clone.name) for c in called]
+            clones.setdefault(clone.original, []).append(copy)
         by_name = instructions | {i.name: i for group in clones.values() for i in group}
         self._rewire(by_name)
-        for name, readers in self.late.items():
-            again = [clone for clone in self.clones if clone.original in readers]
-            waits = [by_name[each].id for clone in again for each in (clone.original, clone.name)]
-            late = by_name[name]
-            late.control_predecessor_ids[:] = dict.fromkeys([*late.control_predecessor_ids, *waits])
+        for name, readers in self.readers.items():
+            affected = [clone for clone in self.clones if clone.original in readers]
+            waits = [by_name[each].id for clone in affected for each in (clone.original, clone.name)]
+            writer = by_name[name]
+            writer.control_predecessor_ids[:] = dict.fromkeys([*writer.control_predecessor_ids, *waits])
         ids = {name: i.id for name, i in by_name.items()}
-        replace(self.entry.instructions, _behind(self.entry.instructions, clones, lambda i: i.name))
-        replace(self.message.computations, _behind(self.message.computations, self.fusions.copies, lambda c: c.id))
+        replace(self.entry.instructions, _interleave(self.entry.instructions, clones, lambda i: i.name))
+        replace(self.message.computations, _interleave(self.message.computations, self.fusions.copies, lambda c: c.id))
         for scheduled in self.message.schedule.sequences:
             if scheduled.key == self.entry.id:
                 numbers = {i.id: i for i in by_name.values()}
@@ -105,21 +105,21 @@ class _CloneEditor:
         return (self.entry.instructions[0].id >> LOCAL_BITS) << LOCAL_BITS
 
 
-def _behind(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
+def _interleave(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
     """All items, each followed by the additions of its key."""
     return [each for item in items for each in (item, *additions.get(key(item), ()))]
 
 
 def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
     """The module's own schedule with every clone right before the first instruction that reads it."""
-    read: dict[str, list[Clone]] = {}
+    clones_of: dict[str, list[Clone]] = {}
     for clone in clones:
         for user in clone.users:
-            read.setdefault(user, []).append(clone)
+            clones_of.setdefault(user, []).append(clone)
     placed: set[str] = set()
 
     def before(name: str) -> Iterator[str]:
-        for clone in read.get(name, ()):
+        for clone in clones_of.get(name, ()):
             if clone.name not in placed:
                 placed.add(clone.name)
                 yield from before(clone.name)
@@ -166,31 +166,31 @@ class _LoopEditor:
             builder.build(number, recipes.steps[number])
         for residual, number in zip(residuals, wanted, strict=True):
             for reading in readings[residual]:
-                self._redirect(loops.behind, reading, residual, builder.names[number])
+                self._redirect(loops.backward_body, reading, residual, builder.names[number])
             self._parts.setdefault((loops.caller.name, loops.forward.name), set()).add(residual.place)
-            self._parts.setdefault((loops.caller.name, loops.backward.name), set()).add(residual.given)
-            self._remove(loops.ahead.computation.name, residual.writer)
+            self._parts.setdefault((loops.caller.name, loops.backward.name), set()).add(residual.argument)
+            self._remove(loops.forward_body.computation.name, residual.writer)
 
     def shrink(self) -> None:
         """Removes dropped residuals from the tuples that loops carry, and instructions that only computed them."""
-        begun = {key: self._shrink_given(*key, places) for key, places in self._parts.items()}
+        initial = {key: self._shrink_given(*key, places) for key, places in self._parts.items()}
         for (caller, loop), places in self._parts.items():
             self._shrink(caller, loop, places)
-        for (caller, _), names in begun.items():
+        for (caller, _), names in initial.items():
             self._drop(caller, names)
 
-    def _redirect(self, behind: Expressions, reading: Reading, residual: Residual, slice_: str) -> None:
+    def _redirect(self, backward: Expressions, reading: Reading, residual: Residual, slice_: str) -> None:
         """Redirects an instruction that slices a residual to a slice that is already computed."""
-        body = self.editing.edited(behind.computation.name)
+        body = self.editing.edited(backward.computation.name)
         i = body.by_name[reading.reader]
         if i.opcode == "dynamic-slice":
             _make_bitcast(i, body.by_name[slice_].id)
             return
-        inside = self.editing.edited(behind.inside(reading.reader).name)
-        shown = inside.root
-        while shown.opcode == "bitcast":
-            (shown,) = inside.operands(shown)
-        if shown.name in reading.slices:
+        inside = self.editing.edited(backward.inside(reading.reader).name)
+        source = inside.root
+        while source.opcode == "bitcast":
+            (source,) = inside.operands(source)
+        if source.name in reading.slices:
             self.editing.unused.update(i.called_computation_ids)
             _make_bitcast(i, body.by_name[slice_].id)
             return
@@ -214,7 +214,8 @@ class _LoopEditor:
         original = self._module.computations[computation].by_name
 
         def may_go(i: Any) -> bool:
-            return i.opcode in _VIEWS or (i.name in original and is_of_class(self._module, original[i.name], dear=True))
+            is_known = i.name in original
+            return i.opcode in _VIEWS or (is_known and is_repeatable(self._module, original[i.name], expensive=True))
 
         for i in self.editing.edited(computation).sweep(names, may_go):
             called = i.called_computation_ids
@@ -224,9 +225,9 @@ class _LoopEditor:
         """Removes parts from a loop's initial values; returns their names."""
         outside = self.editing.edited(caller)
         (given,) = outside.operands(outside.by_name[loop])
-        begun = [i.name for k, i in enumerate(outside.operands(given)) if k in places]
+        initial = [i.name for k, i in enumerate(outside.operands(given)) if k in places]
         _shrink_tuple(given, places)
-        return begun
+        return initial
 
     def _shrink(self, caller: str, loop: str, places: set[int]) -> None:
         """Removes parts from the tuple that a loop carries and returns."""

@@ -57,15 +57,15 @@ def _schedules(job: Job, transfer: Transfer) -> Row:
         transfer_keys=jnp.asarray(rng.random((DEVICES, to.tensors, g, LANES)), jnp.float32),
     )
     padded = jax.tree.map(jnp.asarray, pad_batch(graphs, to))
-    given, host = jax.device_get((jax.jit(evaluate)(padded, decisions, DeviceProblem.of(goal)), decisions))
+    result, host = jax.device_get((jax.jit(evaluate)(padded, decisions, DeviceProblem.of(goal)), decisions))
     pairs: list[tuple[Any, Any]] = []
     for (i, graph), lane in itertools.product(enumerate(graphs), range(LANES)):
         n, t = graph.arrays.num_ops, graph.arrays.num_tensors
         placement, keys = host.placement[:n, i, lane], host.op_keys[:n, i, lane]
         order = exact.decode(graph, goal, placement, keys, host.transfer_keys[:, :t, i, lane].T)
-        right = exact.evaluate(graph, goal, placement, order)
-        pairs.append((given.makespan[i, lane] * padded.second_unit[i], right.makespan))
-        pairs.append((given.peak_memory[:, i, lane] * padded.byte_unit[i], right.peak_memory))
+        expected = exact.evaluate(graph, goal, placement, order)
+        pairs.append((result.makespan[i, lane] * padded.second_unit[i], expected.makespan))
+        pairs.append((result.peak_memory[:, i, lane] * padded.byte_unit[i], expected.peak_memory))
     return _compared(g, g * LANES, pairs)
 
 
@@ -73,10 +73,13 @@ def _maps(job: Job) -> Row:
     """Random maps of ResNet-50 on the chip of EGRL."""
     task = map_problem(WORKLOADS["resnet50"](), NNP_I)
     padded, count = maps_device.pad(task), 16 if job.small else 256
-    asked = np.random.default_rng(job.seed).integers(0, task.memories, (2, padded.sizes.steps, count))
-    given = jax.jit(maps_device.evaluate)(jax.tree.map(jnp.asarray, padded), *jnp.asarray(asked, jnp.int32))
-    right = [maps_exact.evaluate(task, *asked[:, : task.steps, i]) for i in range(count)]
-    pairs = [(given.latency, [one.latency for one in right]), (1 + given.error, [1 + one.error for one in right])]
+    choices = np.random.default_rng(job.seed).integers(0, task.memories, (2, padded.sizes.steps, count))
+    result = jax.jit(maps_device.evaluate)(jax.tree.map(jnp.asarray, padded), *jnp.asarray(choices, jnp.int32))
+    expected = [maps_exact.evaluate(task, *choices[:, : task.steps, i]) for i in range(count)]
+    pairs = [
+        (result.latency, [one.latency for one in expected]),
+        (1 + result.error, [1 + one.error for one in expected]),
+    ]
     return _compared(1, count, pairs)
 
 
@@ -84,19 +87,19 @@ def _kernels(job: Job) -> Row:
     """Random fusion priorities of a training step."""
     task = fusion_problem(load("lstm2/training/b8/jaxpr" if job.small else "vgg16/training/b8/jaxpr").graph)
     padded, count = fusion_device.pad(task), 4 if job.small else 64
-    asked = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_device.common_sizes([task]).ops))
+    choices = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_device.common_sizes([task]).ops))
     fuse = jax.jit(jax.vmap(fusion_device.fuse, (None, 0)))
-    given = fuse(jax.tree.map(jnp.asarray, padded), jnp.asarray(asked, jnp.int32))
-    right = [fusion_exact.fuse(task, one[: task.num_ops]) for one in asked]
-    return _compared(1, count, [(given.seconds[:, : task.num_ops], [one.op_seconds for one in right])])
+    result = fuse(jax.tree.map(jnp.asarray, padded), jnp.asarray(choices, jnp.int32))
+    expected = [fusion_exact.fuse(task, one[: task.num_ops]) for one in choices]
+    return _compared(1, count, [(result.seconds[:, : task.num_ops], [one.op_seconds for one in expected])])
 
 
 def _compared(graphs: int, decisions: int, pairs: list[tuple[Any, Any]]) -> Row:
     """Greatest relative difference of (given, right) figures, and whether float32 sums explain it (`AGREEMENT`)."""
-    given, right = (
+    result, expected = (
         np.concatenate([np.ravel(np.asarray(one, float)) for one in side]) for side in zip(*pairs, strict=True)
     )
-    difference = float((np.abs(given - right) / np.maximum(np.abs(right), 1e-30)).max())
+    difference = float((np.abs(result - expected) / np.maximum(np.abs(expected), 1e-30)).max())
     agrees = "yes" if difference <= AGREEMENT else "**no**"
-    counts = {"graphs": graphs, "decisions": decisions, "figures": len(right)}
+    counts = {"graphs": graphs, "decisions": decisions, "figures": len(expected)}
     return {**counts, "difference": difference, "agrees": agrees}

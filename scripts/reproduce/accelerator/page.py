@@ -36,7 +36,7 @@ class _Section(NamedTuple):
 
 
 _ROLLOUTS = (
-    "environment | ops | steps of an episode | at once | rollouts / s | steps / s | compile s",
+    "environment | ops | steps of an episode | environments | rollouts / s | steps / s | compile s",
     "{env} | {n:,} | {steps:,} | {envs:,} | {rollouts_per_s:,.0f} | {steps_per_s:,.0f} | {compile_s:.1f}",
 )
 _SECTIONS = {
@@ -56,9 +56,9 @@ _SECTIONS = {
     "search": _Section(
         "Decoding and BRKGA",
         "evaluations_per_s",
-        "work | ops | graphs at once | evaluations a graph | evaluations / s | ms a graph | compile s",
+        "work | ops | graphs in parallel | evaluations a graph | evaluations / s | ms a graph | compile s",
         "{work} | {n:,} | {graphs:,} | {evaluations:,} | {evaluations_per_s:,.0f} | {ms_a_graph:.3g} | {compile_s:.1f}",
-        f"The aim is {AIM:g} ms a graph for 5,000 evaluations on 64 graphs at once.",
+        f"The aim is {AIM:g} ms a graph for 5,000 evaluations on 64 graphs in parallel.",
     ),
     "training": _Section(
         "Training",
@@ -86,7 +86,7 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
       picture: file name of the learning curves, "" without one.
     """
     hardware, versions = (
-        frozenset(row[name] for row in rows if name in row) or frozenset(["unknown, as all was cut"])
+        frozenset(row[name] for row in rows if name in row) or frozenset(["unknown: no part finished"])
         for name in ("hardware", "versions")
     )
     origin = Origin(frozenset([args.seed]), hardware, versions, frozenset([time.strftime("%Y-%m-%d")]))
@@ -99,7 +99,7 @@ def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> st
         parts = [*_table(_SECTIONS[name], own), f"![Learning curves]({picture})" * (name == "training" != picture)]
         tables.append(Table(_SECTIONS[name].title, origin, [*parts, _notes(own)]))
     tables = [table for table in tables if table.text.strip()] or tables[:1]
-    title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', in small' * args.small}"
+    title = f"graphrl on {'a CPU' if args.platform == 'cpu' else 'an accelerator'}{', small sizes' * args.small}"
     return results_text(title, tables, command(), _summary(rows, args))
 
 
@@ -128,7 +128,7 @@ def _notes(rows: Sequence[Row]) -> str:
     for row in rows:
         if "fault" in row or "cut" in row:
             names = [str(row[key]) for key in ("part", "what", "env", "work") if row.get(key)]
-            names += [f"{row[key]:,} {what}" for key, what in (("n", "ops"), ("envs", "at once")) if key in row]
+            names += [f"{row[key]:,} {what}" for key, what in (("n", "ops"), ("envs", "environments")) if key in row]
             lines.append(f"{', '.join(names) or 'this section'}: {row.get('fault') or row['cut']}")
     return bullets(lines)
 
@@ -138,8 +138,8 @@ def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
     if args.platform == "cpu":
         small = ", of small sizes, and XLA compiled with little effort" * args.small
         return (
-            f"**No GPU has been measured yet.** These figures are of a CPU{small}: they say that every part of "
-            "`scripts/accelerator.py` runs, and what its page looks like."
+            f"**No GPU has been measured yet.** These figures are of a CPU{small}: they show that every part of "
+            "`scripts/accelerator.py` runs."
         )
     parts = []
     if differences := [row["difference"] for row in rows if "difference" in row]:
@@ -155,8 +155,8 @@ def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
 
 def write_curves(rows: Sequence[Row], path: Path) -> bool:
     """Draws validation curves, a panel for each agent. Returns False without curves or without matplotlib."""
-    looks = [row for row in rows if "value" in row]
-    agents = list(dict.fromkeys(row["agent"] for row in looks))
+    validations = [row for row in rows if "value" in row]
+    agents = list(dict.fromkeys(row["agent"] for row in validations))
     if not agents:
         return False
     with contextlib.suppress(ModuleNotFoundError):
@@ -165,11 +165,11 @@ def write_curves(rows: Sequence[Row], path: Path) -> bool:
         figure = Figure(figsize=(3.2 * len(agents), 2.8), layout="constrained", dpi=120)
         panels = figure.subplots(1, len(agents), squeeze=False)[0]
         for agent, axes, colour in zip(agents, panels, COLOURS, strict=False):
-            own: Any = [(row["seconds"], row["value"]) for row in looks if row["agent"] == agent]
+            own: Any = [(row["seconds"], row["value"]) for row in validations if row["agent"] == agent]
             axes.plot(*zip(*own, strict=True), marker="o", markersize=4, color=colour)
             axes.set_title(agent, loc="left")
             axes.set_xlabel("seconds")
-            axes.set_ylabel(f"validation: {next(row['score'] for row in looks if row['agent'] == agent)}")
+            axes.set_ylabel(f"validation: {next(row['score'] for row in validations if row['agent'] == agent)}")
             axes.grid(color=GRID, linewidth=0.7)
         write_atomically(path, lambda file: figure.savefig(file, format="png"), binary=True)
         return True

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from graphrl.bench import machine
 from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
 from graphrl.bench.measure import graphrl_search
-from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, over_and_over
+from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, repeated_calls
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs
@@ -102,8 +102,8 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
       GraphrlError: an episode has not ended after its number of steps.
     """
     mesh = machine.make_mesh(settings.threads, count)
-    of = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[of], episode.params)
+    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.params)
     keys = jax.random.split(jax.random.key(settings.seed), count)
     mapped = jax.vmap(lambda key, params: _rollout(episode, key, params))
     spread = jax.shard_map(mapped, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
@@ -111,7 +111,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     compiled, compile_s = compile_program(spread, *arguments)
     if not bool(jnp.all(compiled(*arguments)[-1])):
         raise GraphrlError(f"{episode.env}: an episode has not ended after its {episode.steps} steps")
-    (samples,) = interleaved([over_and_over(compiled, arguments, count)], settings.repeats, settings.seconds)
+    (samples,) = interleaved([repeated_calls(compiled, arguments, count)], settings.repeats, settings.seconds)
     rate = samples.per_second("wall")
     rates = {"rollouts_per_s": rate, "steps_per_s": episode.steps * rate, "compile_s": compile_s}
     return {"n": episode.n, "steps": episode.steps, "threads": settings.threads, **rates}
@@ -150,8 +150,8 @@ def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: 
         return specs.sample(env.action_spec(params), key)
     leaves, structure = jax.tree.flatten(mask)
     logits = (jnp.where(leaf, 0.0, -jnp.inf) for leaf in leaves)
-    chosen = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
-    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in chosen])
+    actions = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
+    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in actions])
 
 
 def search(job: Job, write: Write) -> None:

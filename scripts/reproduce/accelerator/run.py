@@ -42,7 +42,9 @@ def run(args: argparse.Namespace, started: float) -> int:
             for job in _jobs(args, started + args.seconds):
                 for row in _rows(job, compiled):
                     if "absent" in row:
-                        raise GraphrlError(f"{row['absent']}: --platform cpu --seconds 60 tries everything in small")
+                        raise GraphrlError(
+                            f"{row['absent']}: --platform cpu --seconds 60 tries everything at small sizes"
+                        )
                     rows.append(row)
                     print(f"accelerator: {json.dumps(row)}", file=sys.stderr, flush=True)
                     _write(args, rows)

@@ -14,7 +14,7 @@ from graphrl.progress import Pace, compile_clock
 from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
 from graphrl.training.config import Schedule, parsed, updated
-from graphrl.training.run import Loop, default_config, first_info, run_data
+from graphrl.training.run import Loop, default_config, initial_info, run_data
 from reproduce.accelerator.job import Job, Row, Write
 
 VALIDATIONS = 6  # approximately
@@ -37,12 +37,12 @@ def training(job: Job, write: Write) -> None:
     agent = find_agent(job.part)
     values = parsed(SMALL[job.part].split()) if job.small else {}
     config = updated(default_config(agent), {**values, "seed": job.seed})
-    count, what = agent.shared(config)
+    count, what = agent.work_items(config)
     devices = jax.devices()
     mesh = make_mesh(count, devices[: most_that_share(count, len(devices))], what=what)
     data = run_data(agent, config, mesh)
     learner = agent.learner(config.agent, mesh, data)
-    info = first_info(job.part, config)
+    info = initial_info(job.part, config)
     with compile_clock() as compiling:
         timer = _Timer(job, {"agent": job.part, "score": learner.score}, compiling, write)
         Loop(learner, data, mesh, _ByTimer(timer=timer), _Nowhere(Path(), 1), info, [timer], timer, agent.shares).run()

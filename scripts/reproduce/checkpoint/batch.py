@@ -6,6 +6,7 @@ methods are equal, for small programs on CPUs and for full ones elsewhere.
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -42,8 +43,8 @@ PRECISION = 0.02  # of a batch
 
 def batch(settings: Settings) -> Iterator[Table]:
     """Table of the largest batches, with a row for each program."""
-    lines = []
-    for name in settings.chosen:
+    lines, gains = [], []
+    for name in settings.selected:
         methods = [NONE]
         for candidates in (RULES, OURS):
             point = best(points(settings, name, settings.among(tuple(candidates))))
@@ -56,15 +57,18 @@ def batch(settings: Settings) -> Iterator[Table]:
                 own = _fitted(settings, name, room, max(1, int(ratio * max(sizes))))
                 ratio = max(1, own) / max(1, *sizes)
                 sizes.append(own)
+        gains.append(max(1, cells[-1][-1]) / max(1, *cells[-1][:-1]))
         lines.append([name, " / ".join(methods), *(" / ".join(map(str, sizes)) for sizes in cells)])
     how = (
         "Arguments, temporaries and results of the gradient by XLA's compiler for an H200; without a rule, with the "
-        "rule that needs the least temporaries at the program's own batch, and with that of graphrl's; "
-        f'"{FITTED}": planned anew for each batch, for the bytes of the room, which XLA verifies. Each is found '
-        f"by compiling, to {PRECISION:.0%}: what is that much larger does not fit."
+        "rule that needs the least temporaries at the program's own batch, and with graphrl's plan that does; "
+        f'"{FITTED}": a plan for each batch and GPU size, which XLA verifies. Each is found '
+        f"by compiling: a batch {PRECISION:.0%} larger does not fit."
     )
     headings = ["program", "methods", *(f"{room} GB" for room in ROOMS)]
-    yield settings.measurements.table("Largest batches", how, markdown(headings, lines))
+    gain = statistics.geometric_mean(gains)
+    summary = f"On {ROOMS[-1]} GB graphrl's largest batch is {gain:.2f} times the largest of the other methods."
+    yield settings.measurements.table("Largest batches", how, markdown(headings, lines), summary=summary)
 
 
 def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
@@ -87,7 +91,7 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
         figures = settings.measurements.get(
             key, lambda: fitted(build(program, batch=size), int(room * 1e9), verify=True)[1]
         )
-        return figures is not None and figures["foretold"] is not None
+        return figures is not None and figures["predicted"] is not None
 
     return largest(fits, start)
 
@@ -119,7 +123,7 @@ def _step(size: int, precision: float) -> int:
 TOLERANCE = 1e-6  # of the largest number of the gradient
 _SEED = 0
 # Small programs take longer to compile than to run.
-_HASTE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_FAST_COMPILE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def values(settings: Settings) -> Iterator[Table]:
@@ -133,40 +137,43 @@ def values(settings: Settings) -> Iterator[Table]:
     small = settings.quick or not device
     size = "small" if small else "full"
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
-    found = dict[str, dict[str, Figures]]()
-    for name in settings.chosen:
+    by_program = dict[str, dict[str, Figures]]()
+    for name in settings.selected:
         key = {"what": "values", "program": name, "size": size, "device": device}
         each = {
             method: measurements.get({**key, "method": method}, functools.partial(_compared, name, method, small))
             for method in methods
         }
-        found[name] = {method: figures for method, figures in each.items() if figures is not None}
-    if settings.device and not any(found.values()):
+        by_program[name] = {method: figures for method, figures in each.items() if figures is not None}
+    if settings.device and not any(by_program.values()):
         raise GraphrlError(f"{settings.out} has no figures of a device {device!r}")
     how = (
-        f"Loss and gradient of the programs, of {size} size, against the undecorated ones: of how many methods all "
-        "bits are the same, and the greatest difference, over the largest number (of loss, of gradient)."
+        f"Loss and gradient of the programs, of {size} size, against the undecorated ones: number of methods with the "
+        "same bits, and the greatest difference, relative to the largest number (of loss, of gradient)."
     )
-    yield measurements.table("Values and gradients", how, _lines(found), notes=[*_notes(found)])
+    worst = max((figures["difference"] for each in by_program.values() for figures in each.values()), default=0.0)
+    summary = f"Values and gradients of all methods are those of the undecorated function to within {worst:.1e}."
+    lines, notes = _lines(by_program), [*_notes(by_program)]
+    yield measurements.table("Values and gradients", how, lines, notes=notes, summary=summary)
 
 
-def _lines(found: Mapping[str, Mapping[str, Figures]]) -> str:
+def _lines(by_program: Mapping[str, Mapping[str, Figures]]) -> str:
     """Table with a row for each program."""
     lines = []
-    for name, each in found.items():
+    for name, each in by_program.items():
         worst = max((figures["difference"] for figures in each.values()), default=0.0)
         bits = sum(figures["same bits"] for figures in each.values())
         lines.append([name, str(len(each)), str(bits), f"{worst:.1e}"])
     return markdown(["program", "methods", "same bits", "greatest difference"], lines)
 
 
-def _notes(found: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
+def _notes(by_program: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
     """Methods beyond the tolerance, and the precision of matrix products."""
-    for name, each in found.items():
+    for name, each in by_program.items():
         for method, figures in each.items():
             if figures["difference"] > TOLERANCE:
                 yield f"{name}, {method}: {figures['difference']:.1e} is over {TOLERANCE:g}"
-    precisions = {figures["precision"] for each in found.values() for figures in each.values()}
+    precisions = {figures["precision"] for each in by_program.values() for figures in each.values()}
     for precision in sorted(precisions - {""}):
         yield f"products computed in jax's precision `{precision}`"
 
@@ -174,11 +181,11 @@ def _notes(found: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
 def _compared(name: str, method: str, small: bool) -> Figures:
     program = build(name, small=small)
     expected = _undecorated(name, small)
-    got = _run(GRADIENTS[method](program), program, small)
+    result = _run(GRADIENTS[method](program), program, small)
     return {
         "precision": jax.config.jax_default_matmul_precision or "",  # type: ignore[attr-defined]
-        "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, got), strict=True)),
-        "difference": max(_difference(_flat(a), _flat(b)) for a, b in zip(expected, got, strict=True)),
+        "same bits": all(np.array_equal(a, b) for a, b in zip(map(_flat, expected), map(_flat, result), strict=True)),
+        "difference": max(_difference(_flat(a), _flat(b)) for a, b in zip(expected, result, strict=True)),
     }
 
 
@@ -189,7 +196,7 @@ def _undecorated(name: str, small: bool) -> tuple[Any, Any]:
 
 
 def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
-    return jax.jit(gradient, compiler_options=_HASTE if small else {})(*program.draw(_SEED))
+    return jax.jit(gradient, compiler_options=_FAST_COMPILE if small else {})(*program.draw(_SEED))
 
 
 def _flat(tree: Any) -> np.ndarray:
@@ -197,5 +204,5 @@ def _flat(tree: Any) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-def _difference(expected: np.ndarray, got: np.ndarray) -> float:
-    return float(np.abs(expected - got).max() / np.abs(expected).max())
+def _difference(expected: np.ndarray, result: np.ndarray) -> float:
+    return float(np.abs(expected - result).max() / np.abs(expected).max())

@@ -29,35 +29,34 @@ SHARES = (0.6, 0.4)  # of jax's own temporaries
 def budgets(settings: Settings) -> Iterator[Table]:
     """Table of predicted and compiled temporaries, with a row for each program and method."""
     lines, quotients = [], []
-    for name in settings.chosen:
+    for name in settings.selected:
         for method in settings.among(tuple(OURS)):
-            figures, foretold = memory(settings, name, method), planning_of(settings, name, method)
-            if figures is None or foretold is None:
+            figures, predicted = memory(settings, name, method), planning_of(settings, name, method)
+            if figures is None or predicted is None:
                 continue
-            quotient = figures["temporaries"] / foretold["peak"]
+            quotient = figures["temporaries"] / predicted["peak"]
             quotients.append(quotient)
-            cells = map(mebibytes, (foretold["peak"], figures["temporaries"]))
-            lines.append([name, method, *cells, ratio(quotient), ratio(foretold["slowdown"])])
-    headings = ["program", "method", "foretold, MiB", "XLA, MiB", "XLA / foretold", "slowdown foretold"]
-    how = "Temporaries that graphrl foretells from the traced function, and those of XLA's compiler for an H200."
-    notes = []
+            cells = map(mebibytes, (predicted["peak"], figures["temporaries"]))
+            lines.append([name, method, *cells, ratio(quotient), ratio(predicted["slowdown"])])
+    headings = ["program", "method", "predicted, MiB", "XLA, MiB", "XLA / predicted", "predicted slowdown"]
+    how = "Temporaries that graphrl predicts from the traced function, and those of XLA's compiler for an H200."
+    notes, near = [], sum(abs(quotient - 1) <= NEAR for quotient in quotients)
     if quotients:
-        near = sum(abs(quotient - 1) <= NEAR for quotient in quotients)
-        notes.append(
-            f"within {NEAR:.0%}: {near} of {len(quotients)}; from {min(quotients):.2f} to {max(quotients):.2f}"
-        )
+        notes.append(f"from {min(quotients):.2f} to {max(quotients):.2f}")
         notes.append(f"geometric mean: {ratio(statistics.geometric_mean(quotients))}")
-    yield settings.measurements.table("Budgets", how, markdown(headings, lines), notes=notes)
+    summary = f"XLA's temporaries are within {NEAR:.0%} of the prediction in {near} of {len(quotients)} plans."
+    yield settings.measurements.table("Budgets", how, markdown(headings, lines), notes=notes, summary=summary)
 
 
 def planning(settings: Settings) -> Iterator[Table]:
     """Table of planning times by the middle method, with a row for each program."""
     methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
-    lines = []
-    for name in (*settings.chosen, *(() if settings.programs else LONG)):
+    lines, searches = [], [0.0]
+    for name in (*settings.selected, *(() if settings.programs else LONG)):
         figures = planning_of(settings, name, method)
         if figures is not None:
+            searches.append(figures["search"])
             seconds = [f"{figures[key]:.1f}" for key in ("search", "second", "checkpoint")]
             lines.append([name, f"{figures['equations']:,}", *seconds])
     headings = ["program", "equations", "search, s", "next trace, s", "under jax.checkpoint, s"]
@@ -65,7 +64,8 @@ def planning(settings: Settings) -> Iterator[Table]:
         f"Seconds of the search, {method}, and to trace the gradient in the next process, which reads the plan from "
         "disk; and to trace it under jax.checkpoint."
     )
-    yield settings.measurements.table("Planning", how, markdown(headings, lines))
+    summary = f"A search takes at most {max(searches):.1f} s, and a later process reads its plan from disk."
+    yield settings.measurements.table("Planning", how, markdown(headings, lines), summary=summary)
 
 
 def planning_of(settings: Settings, name: str, method: str) -> Figures | None:
@@ -79,9 +79,9 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
     times = []
     for function in (planned(method, program), planned(method, program), jax.checkpoint(program.loss(undecorated))):
         gc.collect()  # start all alike: a collection amid many traced programs takes half a second
-        began = time.perf_counter()
+        started = time.perf_counter()
         jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(*program.args)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - started)
     own = planned(method, program)
     jax.eval_shape(jax.value_and_grad(own), *program.args)
     report = own.report()
@@ -100,8 +100,8 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
 
 def kept(settings: Settings) -> Iterator[Table]:
     """Table of budgets in bytes, with a row for each program and budget."""
-    lines, found = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
-    for name in settings.chosen:
+    lines, by_verify = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
+    for name in settings.selected:
         for share in SHARES:
             plain = memory(settings, name, NONE)
             if plain is None:
@@ -111,7 +111,7 @@ def kept(settings: Settings) -> Iterator[Table]:
             line = [name, f"{share:.0%}", mebibytes(budget)]
             for verify in (False, True):
                 own = _kept_figures(settings, name, share, budget, verify=verify)
-                found[verify] += [] if own is None else [(own, room)]
+                by_verify[verify] += [] if own is None else [(own, room)]
                 line += _kept_cells(own, room)
             lines.append(line)
     headings = [
@@ -120,13 +120,15 @@ def kept(settings: Settings) -> Iterator[Table]:
     ]  # fmt: skip
     how = (
         "Plans for budgets in bytes: arguments and results of the gradient and a share of jax's own temporaries. XLA's "
-        "temporaries as shares of what the budget leaves for them and of what the report says, as compiled for an H200 "
+        "temporaries as shares of the budget for temporaries and of the report's figure, as compiled for an H200 "
         "afterwards: without `verify`, and with it, where planning has compilations, four at most, and the report has "
-        'XLA\'s figure. "above": the least found was foretold, or with `verify` compiled, to be so much of the budget '
-        "for temporaries."
+        "XLA's figure. `above`: a refused budget, and the least temporaries found, predicted or (`verify`) compiled, "
+        "as a share of the budget for temporaries."
     )
-    notes = [_kept_counted(which, found[verify]) for verify, which in ((False, "foretold"), (True, "verified"))]
-    yield settings.measurements.table("Budgets in bytes", how, markdown(headings, lines), notes=notes)
+    notes = [_kept_counted(which, by_verify[verify]) for verify, which in ((False, "predicted"), (True, "verified"))]
+    counts = [sum(_is_kept(*each) for each in by_verify[verify]) for verify in (True, False)]
+    summary = f"Plans keep {counts[0]} of {len(by_verify[True])} budgets with `verify`, {counts[1]} without."
+    yield settings.measurements.table("Budgets in bytes", how, markdown(headings, lines), notes=notes, summary=summary)
 
 
 def _kept_cells(own: Figures | None, room: int) -> list[str]:
@@ -139,14 +141,18 @@ def _kept_cells(own: Figures | None, room: int) -> list[str]:
     return [*map(ratio, quotients), f"{own['seconds']:.0f}"]
 
 
+def _is_kept(own: Figures, room: int) -> bool:
+    return own["temporaries"] is not None and own["temporaries"] <= room
+
+
 def _reported(own: Figures) -> float:
     """XLA's temporaries according to the report."""
-    return own["foretold"] if own["compiled"] is None else own["compiled"]
+    return own["predicted"] if own["compiled"] is None else own["compiled"]
 
 
 def _kept_counted(which: str, figures: list[tuple[Figures, int]]) -> str:
     met = [(own, room) for own, room in figures if own["temporaries"] is not None]
-    within = sum(own["temporaries"] <= room for own, room in met)
+    within = sum(_is_kept(*each) for each in met)
     near = sum(abs(own["temporaries"] / _reported(own) - 1) <= NEAR for own, _ in met)
     return (
         f"{which}: of {len(figures)} budgets {len(figures) - len(met)} were refused, {within} kept; "
@@ -163,7 +169,7 @@ def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures
     """Figures of planning for a budget, and XLA's temporaries of the result, None if the budget was refused."""
     program = build(name, small=settings.quick)
     gradient, figures = fitted(program, budget, verify=verify)
-    refused = figures["foretold"] is None
+    refused = figures["predicted"] is None
     return {"temporaries": None if refused else compile_for_gpu(gradient, *program.args).temporaries, **figures}
 
 
@@ -177,14 +183,14 @@ def fitted(program: Program, budget: int, *, verify: bool) -> tuple[Any, Figures
     """
     compiler = executable_for_gpu if verify else False
     own = graphrl.checkpoint(program.loss(undecorated), budget=f"{budget}B", chip=CHIP, verify=compiler, cache=False)
-    gradient, began = jax.value_and_grad(own), time.perf_counter()
+    gradient, started = jax.value_and_grad(own), time.perf_counter()
     try:
         jax.eval_shape(gradient, *program.args)
     except UnmetError as error:
-        return gradient, {"foretold": None, "least": error.least, "seconds": time.perf_counter() - began}
-    seconds, report = time.perf_counter() - began, own.report()
+        return gradient, {"predicted": None, "least": error.least, "seconds": time.perf_counter() - started}
+    seconds, report = time.perf_counter() - started, own.report()
     return gradient, {
-        "foretold": report.planned.peak_bytes,
+        "predicted": report.planned.peak_bytes,
         "compiled": report.compiled_bytes,
         "slowdown": report.slowdown,
         "seconds": seconds,

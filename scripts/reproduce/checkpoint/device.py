@@ -26,7 +26,7 @@ from graphrl.plan.plot import write_figure
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce.checkpoint.measured import GRADIENTS, LIMITS, NONE, PLANNED, RULES, Point, Settings, build, planned
 from reproduce.checkpoint.rules import Curves, figure, targets
-from reproduce.measurements import Figures, Measurements, each_apart, in_a_line, mebibytes, ratio
+from reproduce.measurements import Figures, Measurements, in_a_line, map_in_processes, mebibytes, ratio
 from reproduce.results import Table, bullets
 
 _WARM, _LEAST, _MOST, _SECONDS = 3, 5, 50, 0.7  # warm-up steps, then least and most timed steps and their seconds
@@ -34,9 +34,9 @@ _SEED = 0
 WITH_HOST = "graphrl with the host at 10%"
 METHODS = (*(rule for rule in RULES if rule == NONE or rule.endswith("a layer")), *LIMITS, WITH_HOST)
 _HOW = (
-    "Steps of `value_and_grad` as compiled and run there. In MiB: temporaries that graphrl foretells, the compiler's, "
-    "and the most that the device's allocator held beside arguments and results. Times of steps are medians; slowdowns "
-    "are against the undecorated gradient, measured and foretold."
+    "Steps of `value_and_grad`, compiled and run on the device. In MiB: temporaries that graphrl predicts, the "
+    "compiler's, and the peak of the device's allocator without arguments and results. Times of steps are medians; "
+    "slowdowns are against the undecorated gradient, measured and predicted."
 )
 
 _NEAR = 0.1  # relative difference at which predicted temporaries count as right
@@ -83,7 +83,7 @@ def device(settings: Settings) -> Iterator[Table]:
         raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")
     stored, name = bool(settings.device), settings.device or device_name()
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=stored)
-    tasks = {program: _tasks(settings, name, program) for program in settings.chosen}
+    tasks = {program: _tasks(settings, name, program) for program in settings.selected}
     missing = [task for some in tasks.values() for task in some if measurements.lacks(_key(settings, name, task))]
     failed = _compile(settings, missing)
     tables, steps = list[Table](), dict[str, Steps]()
@@ -92,18 +92,19 @@ def device(settings: Settings) -> Iterator[Table]:
             task.method: measurements.get(_key(settings, name, task), functools.partial(_run, failed, task))
             for task in some
         }
-        there = {method: figures for method, figures in each.items() if figures is not None}
-        table = measurements.table(program, _lines(there))
-        if there or not stored:
-            steps[program] = there
+        by_method = {method: figures for method, figures in each.items() if figures is not None}
+        table = measurements.table(program, _lines(by_method))
+        if by_method or not stored:
+            steps[program] = by_method
             tables.append(table)
     if not tables:
         raise GraphrlError(f"{settings.out} has no figures of a device {name!r}")
     curves = _curves(steps)
     if curves:
         write_figure(figure(curves, "measured slowdown [%]"), settings.out / "device.png")
-    notes = bullets([*_notes(steps), *targets(curves)])
-    yield Table(f"Steps on one {name}", tables[0].origin, [_HOW, _means(steps), notes])
+    summary, *counts = targets(curves) or [f"Memory and time of steps as measured on one {name}."]
+    notes = bullets([*_notes(steps), *counts])
+    yield Table(f"Steps on one {name}", tables[0].origin, [_HOW, _means(steps), notes], summary)
     yield from tables
 
 
@@ -128,7 +129,7 @@ def _compile(settings: Settings, tasks: Sequence[Task]) -> dict[Task, str]:
             task.path.unlink(missing_ok=True)
     failed = dict[Task, str]()
     missing = [task for task in tasks if not task.path.exists()]
-    for task, fault in each_apart(compile_task, missing, settings.processes):
+    for task, fault in map_in_processes(compile_task, missing, settings.processes):
         print(fault or "compiled:", task.program, task.method, file=sys.stderr, flush=True)
         if fault:
             failed[task] = fault
@@ -138,7 +139,7 @@ def _compile(settings: Settings, tasks: Sequence[Task]) -> dict[Task, str]:
 def _run(failed: Mapping[Task, str], task: Task) -> Figures:
     if task in failed:
         raise GraphrlError(failed[task])
-    (figures,) = each_apart(run_task, [task], 1)
+    (figures,) = map_in_processes(run_task, [task], 1)
     return figures
 
 
@@ -147,21 +148,21 @@ def _lines(steps: Steps) -> str:
     lines = []
     for method, own in steps.items():
         peak = None if own["peak"] is None else own["peak"] - own["results"]
-        sizes = map(mebibytes, (own["foretold"], own["temporaries"], peak))
+        sizes = map(mebibytes, (own["predicted"], own["temporaries"], peak))
         milliseconds = (f"{1e3 * own[which]:.2f}" for which in ("step", "seconds"))
         slowdowns = _slowdowns(steps, method) if NONE in steps else (None, None)
         lines.append([method, *sizes, *milliseconds, *map(ratio, slowdowns)])
     headings = [
-        "method", "foretold, MiB", "compiler's", "the device's", "step, ms", "foretold, ms", "slowdown",
-        "slowdown foretold",
+        "method", "predicted, MiB", "compiler's", "the device's", "step, ms", "predicted, ms", "slowdown",
+        "predicted slowdown",
     ]  # fmt: skip
     return markdown(headings, lines)
 
 
 def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
     """Measured and predicted slowdown against the undecorated gradient, which must have been measured."""
-    measured, foretold = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
-    return measured, foretold
+    measured, predicted = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
+    return measured, predicted
 
 
 def _curves(steps: Mapping[str, Steps]) -> dict[str, Curves]:
@@ -189,7 +190,7 @@ def _means(steps: Mapping[str, Steps]) -> str:
             share = statistics.geometric_mean(own[method]["temporaries"] / own[NONE]["temporaries"] for own in some)
             times = map(statistics.fmean, zip(*(_slowdowns(own, method) for own in some), strict=True))
             lines.append([method, str(len(some)), *map(ratio, (share, *times))])
-    return markdown(["method", "programs", "of none's", "slowdown", "slowdown foretold"], lines)
+    return markdown(["method", "programs", "/ none", "slowdown", "predicted slowdown"], lines)
 
 
 def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
@@ -198,15 +199,15 @@ def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
     for own in steps.values():
         for method, figures in own.items():
             if method != NONE and NONE in own:
-                measured, foretold = _slowdowns(own, method)
-                apart.append(100 * abs(measured - foretold))
-            if figures["foretold"] is not None:
-                near.append(abs(figures["temporaries"] / figures["foretold"] - 1) <= _NEAR)
+                measured, predicted = _slowdowns(own, method)
+                apart.append(100 * abs(measured - predicted))
+            if figures["predicted"] is not None:
+                near.append(abs(figures["temporaries"] / figures["predicted"] - 1) <= _NEAR)
     if apart:
         points = f"{statistics.median(apart):.1f} points by the median, {max(apart):.1f} at most"
-        yield f"measured slowdowns differ from those foretold by {points}"
+        yield f"measured slowdowns differ from predicted ones by {points}"
     if near:
-        yield f"the compiler's temporaries are within {_NEAR:.0%} of what was foretold: {sum(near)} of {len(near)}"
+        yield f"the compiler's temporaries are within {_NEAR:.0%} of the prediction: {sum(near)} of {len(near)}"
     for flags in sorted({figures["flags"] for own in steps.values() for figures in own.values()} - {""}):
         yield f"compiled with XLA_FLAGS: `{flags}`"
 
@@ -231,16 +232,16 @@ def run_task(task: Task) -> Figures:
 
 
 def _compiled(task: Task) -> Compiled:
-    program, began = build(task.program, small=task.small), time.perf_counter()
+    program, started = build(task.program, small=task.small), time.perf_counter()
     own = planned(task.method, program) if task.method in PLANNED else None
     traced = jax.jit(GRADIENTS[task.method](program) if own is None else jax.value_and_grad(own)).trace(*program.args)
     at = time.perf_counter()
     executable = traced.lower().compile()
     memory = executable.memory_analysis()
     figures = {
-        "foretold": None if own is None else own.report().planned.peak_bytes,
+        "predicted": None if own is None else own.report().planned.peak_bytes,
         "seconds": gradient_seconds(traced.jaxpr, task.chip),
-        "trace": at - began,
+        "trace": at - started,
         "compile": time.perf_counter() - at,
         "arguments": memory.argument_size_in_bytes,
         "results": memory.output_size_in_bytes,
@@ -260,8 +261,8 @@ def _peak(step: Any, args: Any) -> int | None:
 def _times(step: Any, args: Any) -> Figures:
     for _ in range(_WARM):
         jax.block_until_ready(step(*args))
-    times, began = list[float](), time.perf_counter()
-    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - began < _SECONDS):
+    times, started = list[float](), time.perf_counter()
+    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - started < _SECONDS):
         at = time.perf_counter()
         jax.block_until_ready(step(*args))
         times.append(time.perf_counter() - at)

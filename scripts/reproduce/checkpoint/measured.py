@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce import launcher
 from reproduce.gpu_compile import executable_for_gpu, memory_of
 from reproduce.launcher import check_known, names, option
-from reproduce.measurements import Figures, Measurements
+from reproduce.measurements import Figures
 from reproduce.models import images, language
 from reproduce.models.losses import Program, undecorated
 
@@ -208,9 +208,9 @@ class Settings(launcher.Settings):
     """Settings of the command line."""
 
     out: Path = option(Path("out/checkpoint"), "folder of measurements and pictures")
-    programs: tuple[str, ...] | None = option(None, "leave out all others", parse=names, metavar="P,...")
+    programs: tuple[str, ...] | None = option(None, "the only ones to run", parse=names, metavar="P,...")
     methods: tuple[str, ...] | None = option(
-        None, "leave out all others; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
+        None, "the only ones to run; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
     )
     chip: str = option("h200", "whose figures the estimated times are of")
     device: str = option(
@@ -227,13 +227,8 @@ class Settings(launcher.Settings):
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
         find_chip(self.chip)
 
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
-
     @property
-    def chosen(self) -> tuple[str, ...]:
+    def selected(self) -> tuple[str, ...]:
         """Programs to measure."""
         return tuple(self.programs or (QUICK if self.quick else PROGRAMS))
 
@@ -311,13 +306,13 @@ def _compiled_in_less(settings: Settings, name: str, share: float, whole: Figure
 
 
 def _of_gradient(settings: Settings, program: Program, gradient: Gradient, **options: Any) -> Figures:
-    args, began = program.args, time.perf_counter()
+    args, started = program.args, time.perf_counter()
     equations = len(jax.make_jaxpr(gradient)(*args).jaxpr.eqns)
     traced = time.perf_counter()
     compiled = executable_for_gpu(gradient, *args, **options)
-    taken = {"trace": traced - began, "compile": time.perf_counter() - traced}
+    times = {"trace": traced - started, "compile": time.perf_counter() - traced}
     seconds = _of_instructions(compiled, settings.chip)
-    return {**memory_of(compiled)._asdict(), "equations": equations, **taken, "seconds": seconds}
+    return {**memory_of(compiled)._asdict(), "equations": equations, **times, "seconds": seconds}
 
 
 def _of_instructions(compiled: Any, chip: str) -> float:
@@ -345,13 +340,13 @@ class Point(NamedTuple):
 
 def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Point]:
     """Points of the methods that could be measured."""
-    whole, there = memory(settings, program, NONE), []
+    whole, measured = memory(settings, program, NONE), list[Point]()
     for method in methods:
         figures, time = memory(settings, program, method), slowdown(settings, program, method)
         if whole and figures and time is not None:
             temporaries = figures["temporaries"]
-            there.append(Point(method, temporaries, temporaries / whole["temporaries"], time))
-    return there
+            measured.append(Point(method, temporaries, temporaries / whole["temporaries"], time))
+    return measured
 
 
 def least(candidates: Sequence[Point], slowdown: float) -> Point | None:

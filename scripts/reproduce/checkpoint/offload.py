@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from graphrl.compare.report import markdown
-from graphrl.xla.checkpoint.primitives import after, moved, together
+from graphrl.xla.checkpoint.primitives import join_gradients, send_to_host, wait_for
 from reproduce.checkpoint.budgets import planning_of
 from reproduce.checkpoint.measured import HOSTED, Settings, memory
 from reproduce.gpu_compile import compile_for_gpu
@@ -43,10 +43,7 @@ class Way(NamedTuple):
 
 _KEPT = jax.checkpoint_policies.save_only_these_names(NAME)
 _MOVED = jax.checkpoint_policies.save_and_offload_only_these_names(
-    names_which_can_be_saved=[],
-    names_which_can_be_offloaded=[NAME],
-    offload_src="device",
-    offload_dst="pinned_host",
+    names_which_can_be_saved=[], names_which_can_be_offloaded=[NAME], offload_src="device", offload_dst="pinned_host"
 )
 
 WAYS: Mapping[str, Way] = {
@@ -62,7 +59,7 @@ def offload(settings: Settings) -> Iterator[Table]:
     """Table of barriers, then one with a row for each program and limit."""
     yield barriers(settings)
     lines, quotients = [], []
-    for name in settings.programs or (settings.chosen if settings.quick else OFFLOADED):
+    for name in settings.programs or (settings.selected if settings.quick else OFFLOADED):
         for method, (plain, _) in HOSTED.items():
             if method not in settings.among(tuple(HOSTED)):
                 continue
@@ -75,17 +72,19 @@ def offload(settings: Settings) -> Iterator[Table]:
             cells = [*map(mebibytes, sizes), ratio(quotients[-1]), *map(mebibytes, (plan["moved"], own["on_host"]))]
             lines.append([name, method, *cells, ratio(plan["slowdown"])])
     headings = [
-        "program", "method", "without: foretold, MiB", "XLA", "with: foretold", "XLA", "with / without", "moved",
-        "on the host", "slowdown foretold",
+        "program", "method", "without: predicted, MiB", "XLA", "with: predicted", "XLA", "with / without", "moved",
+        "on the host", "predicted slowdown",
     ]  # fmt: skip
     how = (
-        "Temporaries on the device that graphrl foretells, and those of XLA's compiler for an H200, in MiB: without "
-        "the memory of the host and with it, within the same slowdown; bytes that are foretold to be moved, and XLA's "
+        "Temporaries on the device that graphrl predicts, and those of XLA's compiler for an H200, in MiB: without "
+        "the memory of the host and with it, within the same slowdown; predicted bytes to be moved, and XLA's "
         "in the memory of the host."
     )
     if lines:
-        mean = f"with / without, geometric mean: {ratio(statistics.geometric_mean(quotients))}"
-        yield settings.measurements.table("The memory of the host", how, markdown(headings, lines), notes=[mean])
+        mean = ratio(statistics.geometric_mean(quotients))
+        summary = f"With the host's memory, plans need {mean} of the device memory of plans without (geometric mean)."
+        table = markdown(headings, lines)
+        yield settings.measurements.table("The memory of the host", how, table, summary=summary)
 
 
 def barriers(settings: Settings) -> Table:
@@ -120,9 +119,9 @@ def _loss(way: Way, weights: Any, x: jax.Array) -> jax.Array:
 
 def _layer(way: Way, up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
     if way.joined:
-        up, down, x = together([up, down, x])
+        up, down, x = join_gradients([up, down, x])
     hidden = x @ up
     if not way.awaited:
         return x + jnp.tanh(checkpoint_name(hidden, NAME)) @ down
-    hidden, copy = moved(hidden, NAME)
-    return x + after(jnp.tanh(hidden) @ down, [copy])
+    hidden, copy = send_to_host(hidden, NAME)
+    return x + wait_for(jnp.tanh(hidden) @ down, [copy])

@@ -50,7 +50,7 @@ def rules(settings: Settings) -> Iterator[Table]:
 def tables(settings: Settings) -> list[Table]:
     """Tables of `rules` without a check for the packages: missing measurements fail."""
     methods = settings.among((*METHODS, *XLA))
-    by_program = [_of_program(settings, program, methods) for program in settings.chosen]
+    by_program = [_of_program(settings, program, methods) for program in settings.selected]
     return [_mean_table(settings, methods), *by_program]
 
 
@@ -63,7 +63,7 @@ def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> T
         share = figures["temporaries"] / whole["temporaries"] if figures and whole else None
         times = [slowdown(settings, program, method), compiled_slowdown(settings, program, method)]
         lines.append([method, *cells, ratio(share), *map(ratio, times)])
-    headings = ["rule", "temporaries", "on the host", "of none's", "slowdown", "compiled"]
+    headings = ["rule", "temporaries", "on the host", "/ none", "slowdown", "compiled"]
     how = (
         ""
         if whole is None
@@ -74,12 +74,13 @@ def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> T
 
 def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
     """Geometric mean of shares of the undecorated gradient's temporaries, and mean of slowdowns."""
-    lines = []
+    lines, shares = [], dict[str, float]()
     for method in methods:
-        some = [point for name in settings.chosen for point in points(settings, name, [method])]
-        compiled = [compiled_slowdown(settings, name, method) for name in settings.chosen]
+        some = [point for name in settings.selected for point in points(settings, name, [method])]
+        compiled = [compiled_slowdown(settings, name, method) for name in settings.selected]
         times = [[point.slowdown for point in some], [time for time in compiled if time is not None]]
         share = statistics.geometric_mean([point.share for point in some]) if some else None
+        shares |= {} if share is None else {method: share}
         means = [statistics.fmean(each) if each else None for each in times]
         lines.append([method, str(len(some)), ratio(share), *map(ratio, means)])
     how = (
@@ -89,8 +90,15 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
         "shares of the undecorated gradient's temporaries (geometric) and of slowdowns. XLA's own is its "
         "rematerialisation on a GPU with room for that share of the temporaries; it is in no traced function."
     )
-    table = markdown(["rule", "programs", "of none's", "slowdown", "compiled"], lines)
-    return settings.measurements.table("Rules, on the mean of the programs", how, table)
+    table = markdown(["rule", "programs", "/ none", "slowdown", "compiled"], lines)
+    ranked = sorted(shares, key=lambda method: shares[method])
+    parts = [
+        f"the best of {whose}, `{one}`, leaves {ratio(shares[one])}"
+        for whose, some in (("rules", RULES), ("plans", OURS))
+        for one in [method for method in ranked if method in some][:1]
+    ]
+    summary = f"Of the temporaries of the undecorated gradient, {' and '.join(parts)}."
+    return settings.measurements.table("Rules, on the mean of the programs", how, table, summary=summary)
 
 
 class Curves(NamedTuple):
@@ -105,18 +113,19 @@ def curve(settings: Settings) -> Iterator[Table]:
     """Table with a row for each program, and the targets; writes a picture to --out."""
     by_name = {
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
-        for name in settings.chosen
+        for name in settings.selected
     }
     write_figure(figure(by_name, "estimated slowdown [%]"), settings.out / "curve.png")
     lines = [[name, *_cells(curves)] for name, curves in by_name.items()]
     headings = ["program", "best rule", "its share", "its slowdown", "ours", *(f"at {s:.0%}" for s in SLOWDOWNS)]
     how = (
-        "Temporaries by XLA's compiler for an H200, as shares of the undecorated gradient's. The best rule is that "
-        f"with the least; ours is the least of graphrl's that are estimated to be no slower on {settings.chip}. Then "
+        "Temporaries by XLA's compiler for an H200, as shares of the undecorated gradient's. The best rule has the "
+        f"least; ours is the least of graphrl's plans that are estimated to be no slower on {settings.chip}. Then "
         "the least share within a slowdown: of the rules / of XLA's own / ours."
     )
-    notes = list(targets(by_name))
-    yield settings.measurements.table("Memory against slowdown", how, markdown(headings, lines), notes=notes)
+    summary, *notes = targets(by_name) or [""]
+    table = markdown(headings, lines)
+    yield settings.measurements.table("Memory against slowdown", how, table, notes=notes, summary=summary)
 
 
 def _cells(curves: Curves) -> list[str]:
@@ -131,8 +140,8 @@ def _share(point: Point | None) -> str:
     return "-" if point is None else ratio(point.share)
 
 
-def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
-    """Comparison of graphrl with each rule at the rule's slowdown; its geometric mean against the best rule."""
+def targets(by_name: Mapping[str, Curves]) -> list[str]:
+    """Summary against the best rule at its slowdown, and the number of rules that graphrl equals at theirs."""
     beaten, rules, quotients = 0, 0, []
     for curves in by_name.values():
         for rule in curves.rules[1:]:  # the first is none
@@ -143,25 +152,28 @@ def targets(by_name: Mapping[str, Curves]) -> Iterator[str]:
         own = None if smallest is None else least(curves.ours, smallest.slowdown)
         if smallest is not None and own is not None:
             quotients.append(own.temporaries / smallest.temporaries)
-    if quotients:
-        yield f"ours needs no more than a rule at its slowdown: {beaten} of {rules}"
-        mean = statistics.geometric_mean(quotients)
-        yield f"ours over the best rule at its slowdown, geometric mean of {len(quotients)}: {ratio(mean)}"
+    if not quotients:
+        return []
+    return [
+        f"At the slowdown of jax's best rule graphrl needs {ratio(statistics.geometric_mean(quotients))} of its "
+        f"temporaries (geometric mean of {len(quotients)} programs).",
+        f"ours needs no more than a rule at its slowdown: {beaten} of {rules}",
+    ]
 
 
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
     """A panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
-    drawn = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
-    panels = drawn.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    picture = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
+    panels = picture.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for panel, (name, curves) in zip(panels, by_name.items(), strict=False):
         _draw(panel, name, curves)
     for panel in panels[len(by_name) :]:
         panel.set_visible(False)
-    drawn.supxlabel(label)
-    drawn.supylabel("temporaries, of the undecorated gradient's [%]")
-    drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-    return drawn
+    picture.supxlabel(label)
+    picture.supylabel("temporaries, of the undecorated gradient's [%]")
+    picture.legend(*picture.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return picture
 
 
 def _draw(panel: Axes, name: str, curves: Curves) -> None:

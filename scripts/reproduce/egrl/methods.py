@@ -35,43 +35,30 @@ TIMED = ("anneal", "cp-sat")
 UNET = "egrl:encoder=unet,width=32"
 PORTFOLIO = "egrl:endless=true,discounts=0.9+0.99+0.997+0.9995"  # CERL's; a bandit's values have no discount
 ABLATIONS = (
-    "egrl:migrate_every=0",
-    "egrl:boltzmann=0.2",
-    "egrl:boltzmann=1",
-    "egrl:endless=true",
-    PORTFOLIO,
-    "egrl:reward=valid",
-    UNET,
-)
-COUNTED_IN_CHUNKS = "On the way (`anneal` and `local-search` say how far they are after every 1,000 evaluations):"
+    "egrl:migrate_every=0", "egrl:boltzmann=0.2", "egrl:boltzmann=1", "egrl:endless=true", PORTFOLIO,
+    "egrl:reward=valid", UNET,
+)  # fmt: skip
+PROGRESS = "Progress (`anneal` and `local-search` report it every 1,000 evaluations):"
 EVOLUTION = (
-    "egrl:variant=ea",
-    "egrl:variant=ea,boltzmann=0.2",
-    "egrl:variant=ea,boltzmann=0.5",
-    "egrl:variant=ea,boltzmann=1",
-    "egrl:variant=ea,boltzmann=0.2,temperature=0.3",
-    "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
-    "egrl:variant=ea,boltzmann=1,temperature=0.03",
-    "egrl:variant=ea,strength=0.02",
-    "egrl:variant=ea,strength=0.1",
-    "egrl:variant=ea,operators=code",
-    "egrl:variant=ea,reward=valid",
-    f"{UNET},variant=ea",
-)
+    "egrl:variant=ea", "egrl:variant=ea,boltzmann=0.2", "egrl:variant=ea,boltzmann=0.5", "egrl:variant=ea,boltzmann=1",
+    "egrl:variant=ea,boltzmann=0.2,temperature=0.3", "egrl:variant=ea,boltzmann=0.2,temperature=0.03",
+    "egrl:variant=ea,boltzmann=1,temperature=0.03", "egrl:variant=ea,strength=0.02", "egrl:variant=ea,strength=0.1",
+    "egrl:variant=ea,operators=code", "egrl:variant=ea,reward=valid", f"{UNET},variant=ea",
+)  # fmt: skip
 COUNTED = ("compiler", "egrl", "egrl:variant=ea", "anneal")
 MAPS_TIMED = ("cp-sat",)
 KINDS = ("weights", "outputs")
 NEAR_HEADINGS = (
-    "method", "latency, us", "not as the compiler", "not as another run", *(f"{kind} together" for kind in KINDS)
+    "method", "latency, us", "other than compiler's", "than another run's", *(f"{kind} together" for kind in KINDS)
 )  # fmt: skip
 NEIGHBOURS = (
-    "Places (weights or outputs of an op) in another memory than in the compiler's map, and than in the map of another "
-    "run of the method; and of neighbours, tensors of a kind that follow each other in the order of ops, how many "
-    "lie in one memory. Means over runs."
+    "Shares of tensors (weights or outputs of an op) in another memory than in the compiler's map, and than in the map "
+    "of another run of the method; and of pairs of tensors of a kind that are next to each other in the order of ops, "
+    "the share in one memory. Means over runs."
 )
 MOVES = (
-    "Where tensors lie that the compiler has in a memory: how many, and the share of their bytes. Of each method the "
-    "fastest map."
+    "Tensors of each of the compiler's memories by their memory in a method's fastest map: their number, and their "
+    "share of the bytes."
 )
 
 
@@ -82,7 +69,7 @@ def methods(settings: Settings) -> Iterator[Table]:
         runs = runs_of(settings, workload, [*timed, *counted])
         write_figure(_curves_figure(runs, settings), settings.out / f"curves-{workload}.png")
         by_evaluations = markdown(*_curves_lines(runs, settings))
-        yield _table(settings, runs, COUNTED_IN_CHUNKS, by_evaluations)
+        yield _table(settings, runs, PROGRESS, by_evaluations)
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
@@ -99,23 +86,21 @@ def maps(settings: Settings) -> Iterator[Table]:
     """Two tables for each workload."""
     for workload in settings.workloads:
         entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, MAPS_TIMED)[-1:]]
-        runs, of = runs_of(settings, workload, entrants), problem_of(workload)
+        runs, problem = runs_of(settings, workload, entrants), problem_of(workload)
         by_method = _maps(runs)
         if by_method[0].method != "compiler":
             continue
-        near = markdown(
-            NEAR_HEADINGS,
-            [
-                _map_line(of, by_method[0], one, latency)
-                for one, latency in zip(by_method, _latencies(runs), strict=True)
-            ],
-        )
-        names = of.chip.names
+        both = zip(by_method, _latencies(runs), strict=True)
+        lines = [_map_line(problem, by_method[0], one, latency) for one, latency in both]
+        near = markdown(NEAR_HEADINGS, lines)
+        names = problem.chip.names
         moved = markdown(
-            ("method", "what", "compiler's", *(f"to {name}" for name in names)),
-            [line for one in by_method[1:] for line in _moves(of, by_method[0], one)],
+            ("method", "tensors", "compiler's memory", *(f"in {name}" for name in names)),
+            [line for one in by_method[1:] for line in _moves(problem, by_method[0], one)],
         )
-        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved)
+        method, _, other, *_ = lines[-1]
+        summary = f"On {workload} the map of {method} has {other} of the tensors in another memory than the compiler's."
+        yield settings.measurements.table(f"{workload} on {CHIP}", NEIGHBOURS, near, MOVES, moved, summary=summary)
 
 
 def _curves_figure(runs: Runs, settings: Settings) -> Figure:
@@ -161,7 +146,10 @@ def _table(settings: Settings, runs: Runs, *more: str) -> Table:
     bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
     text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
     title = f"{runs.workload} on {CHIP}"
-    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more)
+    fastest = min(lines, key=lambda line: float(line[3]), default=["no method"] * 5)
+    egrl = [f"; {line[0]}'s {line[4]} times" for line in lines if line[0].startswith("egrl")][:1]
+    summary = f"The fastest map, {fastest[0]}'s, is {fastest[4]} times as fast as the compiler's{''.join(egrl)}."
+    table = settings.measurements.table(title, text, markdown(HEADINGS, lines), *more, summary=summary)
     most = max((entrant.runs for entrant in runs.by_entrant), default=1)
     return table._replace(origin=table.origin._replace(seeds=frozenset(range(most))))
 
@@ -189,11 +177,11 @@ def _maps(runs: Runs) -> list[Maps]:
     return every
 
 
-def _map_line(of: MapProblem, compiler: Maps, one: Maps, latency: float) -> list[str]:
-    there = np.stack([of.has_weights, of.has_outputs])
-    from_compiler = [(each != compiler.memories[0])[there].mean() for each in one.memories]
-    pairs = [(a != b)[there].mean() for i, a in enumerate(one.memories) for b in one.memories[:i]]
-    shares = [np.mean([together(of, each, kind) for each in one.memories]) for kind in range(2)]
+def _map_line(problem: MapProblem, compiler: Maps, one: Maps, latency: float) -> list[str]:
+    mask = np.stack([problem.has_weights, problem.has_outputs])
+    from_compiler = [(each != compiler.memories[0])[mask].mean() for each in one.memories]
+    pairs = [(a != b)[mask].mean() for i, a in enumerate(one.memories) for b in one.memories[:i]]
+    shares = [np.mean([together(problem, each, kind) for each in one.memories]) for kind in range(2)]
     between = f"{100 * np.mean(pairs):.0f}%" if pairs else "-"
     return [
         one.method,
@@ -208,14 +196,14 @@ def _latencies(runs: Runs) -> list[float]:
     return [float(np.mean([run["latency"] for run in some])) for some in runs.by_entrant.values()]
 
 
-def _moves(of: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
+def _moves(problem: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
     """A row for each kind and memory from which something could move."""
     for kind, name in enumerate(KINDS):
-        count, size = transitions(of, compiler.memories[0], one.memories[0], kind)
+        count, size = transitions(problem, compiler.memories[0], one.memories[0], kind)
         for memory in np.flatnonzero(count.sum(1)):
             total = max(1, int(size[memory].sum()))
             cells = (f"{n} ({100 * part / total:.0f}%)" for n, part in zip(count[memory], size[memory], strict=True))
-            yield [one.method, name, of.chip.names[memory], *cells]
+            yield [one.method, name, problem.chip.names[memory], *cells]
 
 
 def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
@@ -252,23 +240,23 @@ def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
     ]
 
 
-def together(of: MapProblem, memories: np.ndarray, kind: int) -> float:
+def together(problem: MapProblem, memories: np.ndarray, kind: int) -> float:
     """Share of neighbours of one kind that are in one memory; `memories` is `[2, n]`."""
-    row = memories[kind][(of.has_weights, of.has_outputs)[kind]]
+    row = memories[kind][(problem.has_weights, problem.has_outputs)[kind]]
     return float((row[1:] == row[:-1]).mean())
 
 
-def transitions(of: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+def transitions(problem: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
     """Tensors and bytes of one kind that move from memory to memory: `[M, M]` int64 each.
 
     Args:
       before, after: `[2, n]` memories.
       kind: 0 for weights, 1 for outputs.
     """
-    there = (of.has_weights, of.has_outputs)[kind]
-    size = (of.weight_bytes, of.output_bytes)[kind]
-    count, moved = (np.zeros((of.memories, of.memories), np.int64) for _ in range(2))
-    pairs = before[kind][there], after[kind][there]
+    mask = (problem.has_weights, problem.has_outputs)[kind]
+    size = (problem.weight_bytes, problem.output_bytes)[kind]
+    count, moved = (np.zeros((problem.memories, problem.memories), np.int64) for _ in range(2))
+    pairs = before[kind][mask], after[kind][mask]
     np.add.at(count, pairs, 1)
-    np.add.at(moved, pairs, size[there])
+    np.add.at(moved, pairs, size[mask])
     return count, moved

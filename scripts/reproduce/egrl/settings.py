@@ -20,7 +20,7 @@ from graphrl.solvers.base import Budget
 from graphrl.solvers.maps.task import MapTask
 from reproduce import launcher
 from reproduce.launcher import check_known, names, option, seconds
-from reproduce.measurements import Figures, Key, Measurements
+from reproduce.measurements import Figures, Key
 
 CHIP = "nnp-i"
 FIGURES = ("latency", "compiler_latency", "bound", "seconds", "evaluations")
@@ -45,11 +45,6 @@ class Settings(launcher.Settings):
         """
         check_known("method", [method.partition(":")[0] for method in self.methods or ()], MAP_METHODS)
         check_known("workload", self.workloads, WORKLOADS)
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
 
 class Entrant(NamedTuple):
@@ -138,10 +133,10 @@ class _Traced(MapTask):
 
 def _measure(key: Key) -> Figures:
     """Latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
-    of = problem_of(key["workload"])
-    task = _Traced(of, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
+    problem = problem_of(key["workload"])
+    task = _Traced(problem, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
     memory_map = find_map_solver(key["method"])(task)
-    memory_map.check(of.graph)
-    weights, outputs = (memories.tolist() for memories in memory_map.memories(of))
+    memory_map.check(problem.graph)
+    weights, outputs = (memories.tolist() for memories in memory_map.memories(problem))
     figures = {name: getattr(memory_map, name) for name in FIGURES}
     return {**figures, "curve": task.curve, "weights": weights, "outputs": outputs}

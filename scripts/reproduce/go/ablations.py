@@ -1,7 +1,7 @@
 """Ablations of GO's network: policies without one part, trained alike, and tested on unseen graphs.
 
 All imitate the gains of single changes of a plan, on the same graphs in the same order, as `graphrl train go --config
-scripts/go.toml` does. A variant that does not decide orders has no lessons on them, and its teacher changes none.
+scripts/go.toml` does. A variant that does not decide orders has no targets for them.
 Transfers are `rendezvous` alone: under `link` single changes of these hints gain next to nothing.
 
 The untrained policy separates the part of a gain that is learned from the part due to drawing 64 plans and keeping the
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.agent import TRAINING_KINDS
 from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.agents.go.learner import Batch, batch, problem_of
 from graphrl.compare.report import markdown
@@ -29,11 +29,11 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from reproduce.go import unseen
 from reproduce.go.methods import Entry, imitated, search
-from reproduce.go.settings import Settings, ahead
+from reproduce.go.settings import Settings, difference_interval
 from reproduce.measurements import Figures, Key
 from reproduce.results import Table
 
-OPS, LEARNED, PLAYED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to play
+OPS, TRAINED, TESTED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to test on
 HELD_OUT = "stochastic-block"  # four times as many graphs as of each seen kind
 STEPS, GRAPHS = 400, 4  # of training; graphs of each step
 RATE = 3e-3  # as in scripts/go.toml
@@ -70,8 +70,8 @@ VARIANTS = {
     "neighbours together": _with(neighbours="together"),
     "two iterations": _with(iterations=2),
     "no votes": _with(votes=False),
-    "no schedule": _with(played=False),
-    "inputs and pooling as published": _with(votes=False, played=False, neighbours="together"),
+    "no schedule": _with(plan_features=False),
+    "inputs and pooling as published": _with(votes=False, plan_features=False, neighbours="together"),
     "placement alone": _with(tasks=("placement",)),
     "GDP": Variant(GDP_NETWORK),
     "the shipped perceptron's network": Variant(SMALL),
@@ -112,14 +112,17 @@ def ablations(settings: Settings) -> Iterator[Table]:
     counts = ", ".join(f"{len(some)} graphs of {kind}" for kind, some in cases.items())
     how = (
         f"Percent below the hint, `rendezvous`: the best of 64 plans of one call of the network, and after "
-        f"{MOVES} changes of single ops, of programs clusters, the likeliest first. Means over {counts} and "
+        f"{MOVES} changes of single ops (of clusters for programs), the likeliest first. Means over {counts} and "
         f"{settings.seeds} trainings, each of {_steps(settings, names[0])} steps of {GRAPHS} random graphs of {OPS} "
         f"ops, all at a rate of {RATE:g}; differences on the random graphs with 95% intervals from resampled graphs. "
         "Seconds are those of the shortest training."
     )
+    means = (f"{name} {gains[name].drawn.mean():.2f}" for name in (*REFERENCES[::-1], *names[:1]) if name in gains)
+    summary = f"Percent below the hint on random graphs by drawing: {', '.join(dict.fromkeys(means))}."
     table = markdown(headings, [_line(name, gains) for name in names])
     programs = ", ".join(case.name for case in cases["programs"])
-    yield settings.measurements.table("Parts of GO", how, table, notes=[f"programs, {DEVICES} devices: {programs}"])
+    notes = [f"programs, {DEVICES} devices: {programs}"]
+    yield settings.measurements.table("Parts of GO", how, table, notes=notes, summary=summary)
 
 
 def _steps(settings: Settings, name: str) -> int:
@@ -131,12 +134,12 @@ def _steps(settings: Settings, name: str) -> int:
 
 def _cases(settings: Settings) -> dict[str, list[Case]]:
     """Test problems by kind of graphs; none of them is trained on."""
-    count = 1 if settings.quick else PLAYED
+    count = 1 if settings.quick else TESTED
     names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
     task = unseen.of_programs(DEVICES, "rendezvous")
     return {
-        "seen kinds": _random(SEEN, count),
-        "held-out kind": _random((HELD_OUT,), len(SEEN) * count),
+        "seen kinds": _random(TRAINING_KINDS, count),
+        "held-out kind": _random((HELD_OUT,), len(TRAINING_KINDS) * count),
         "programs": [Case(name, zoo.load(name).graph, task) for name in names],
     }
 
@@ -167,15 +170,15 @@ def _makespans(
     """Mean makespan of each case over the policies, one policy per seed: `[cases]`."""
 
     def run(case: Case, seed: int) -> Figures:
-        played = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
-        return search(case.graph, case.problem, Entry(played, SECONDS, method), seed, case.sizes)
+        full = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
+        return search(case.graph, case.problem, Entry(full, SECONDS, method), seed, case.sizes)
 
-    wanted = [
+    measurements = [
         ({**network, "method": method, "graph": case.name, "seed": seed}, functools.partial(run, case, seed))
         for case in cases
         for seed in range(len(policies))
     ]
-    makespans = [one["makespan"] if one else np.nan for one in settings.measurements.get_all(wanted)]
+    makespans = [one["makespan"] if one else np.nan for one in settings.measurements.get_all(measurements)]
     return np.reshape(makespans, (len(cases), len(policies))).mean(1)
 
 
@@ -185,41 +188,41 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
     file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 
     def train() -> Figures:
-        usual = GoSettings()
-        ppo, network = dataclasses.replace(usual.ppo, rate=RATE), VARIANTS[name].network
-        config = dataclasses.replace(usual, learning="imitation", transfers=("rendezvous",), network=network, ppo=ppo)
+        default = GoSettings()
+        ppo, network = dataclasses.replace(default.ppo, rate=RATE), VARIANTS[name].network
+        config = dataclasses.replace(default, learning="imitation", transfers=("rendezvous",), network=network, ppo=ppo)
         batches = list(_batches(config, steps, seed))
-        began = time.perf_counter()
+        started = time.perf_counter()
         policy = imitated(config, batches, seed, "random graphs")
         file.parent.mkdir(parents=True, exist_ok=True)
         policy.save(file)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(policy.params))
-        return {"parameters": parameters, "seconds": time.perf_counter() - began}
+        return {"parameters": parameters, "seconds": time.perf_counter() - started}
 
     return file, settings.measurements.get({"network": name, "trained": steps, "seed": seed}, train)
 
 
 def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
-    """Lessons of random graphs, reshuffled every epoch."""
-    # lessons depend on tasks only, not on the rest of the network: variants with the same tasks share them
+    """Imitation targets of random graphs, reshuffled every epoch."""
+    # targets depend on tasks only, not on the rest of the network: variants with the same tasks share them
     teacher = dataclasses.replace(config, network=GoConfig(tasks=config.network.tasks))
-    graphs, rng, waiting = _learned(), np.random.default_rng(seed), list[int]()
+    graphs, rng, rest = _training_graphs(), np.random.default_rng(seed), list[int]()
     for _ in range(steps):
-        waiting = waiting or rng.permutation(len(graphs)).tolist()
-        chosen, waiting = waiting[:GRAPHS], waiting[GRAPHS:]
+        rest = rest or rng.permutation(len(graphs)).tolist()
+        chosen, rest = rest[:GRAPHS], rest[GRAPHS:]
         yield batch(teacher, [graphs[each] for each in chosen], common_sizes(graphs))
 
 
 @functools.lru_cache(maxsize=1)
-def _learned() -> list[ComputationGraph]:
+def _training_graphs() -> list[ComputationGraph]:
     """Training graphs."""
-    return load_graphs([f"{kind}:{OPS}x{LEARNED}@10000" for kind in SEEN])
+    return load_graphs([f"{kind}:{OPS}x{TRAINED}@10000" for kind in TRAINING_KINDS])
 
 
 def _line(name: str, gains: Mapping[str, Gains]) -> list[str]:
     mine = gains[name]
-    spent = [one["seconds"] for one in mine.trainings]
-    head = [name, f"{mine.trainings[0]['parameters']:,}", f"{min(spent):.0f}"] if spent else [name, "-", "-"]
+    seconds = [one["seconds"] for one in mine.trainings]
+    head = [name, f"{mine.trainings[0]['parameters']:,}", f"{min(seconds):.0f}"] if seconds else [name, "-", "-"]
     means = [f"{values.mean():.2f}" for plays in mine.by_kind.values() for values in plays.values()]
-    means += [ahead(mine.drawn - gains[other].drawn) if other in gains else "-" for other in REFERENCES]
+    means += [difference_interval(mine.drawn - gains[other].drawn) if other in gains else "-" for other in REFERENCES]
     return head + ["-" if "nan" in mean else mean for mean in means]

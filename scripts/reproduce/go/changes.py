@@ -1,8 +1,8 @@
 """Gains of single changes of a plan, and the features that predict them: one op of the hint moves to another device.
 
 Gains are by exact costs. A least-squares fit on random rectified features learns them in seconds. Its inputs are the
-ops and the placement of their neighbours (`shown`), the simulated schedule (`played`), or both. Its targets are gains,
-clipped to 0 below and `LARGEST` above.
+ops and the placement of their neighbours (`placement`), the simulated schedule (`schedule`), or both. Its targets are
+gains, clipped to 0 below and `LARGEST` above.
 
 Each fit then draws plans with a few changes, with more probability for larger predicted gains, and the best plan
 counts. The same number of plans is drawn by GO's shipped policy, by chance, and by the gains themselves. The last
@@ -17,27 +17,27 @@ from itertools import chain
 import jax
 import numpy as np
 
-from graphrl.agents.go.agent import SEEN
+from graphrl.agents.go.agent import TRAINING_KINDS
 from graphrl.agents.go.config import SENDS, GoSettings
-from graphrl.agents.go.decode import hinted
-from graphrl.agents.go.learner import NATS, problem_of
+from graphrl.agents.go.decode import hint_instance
+from graphrl.agents.go.learner import NATS_PER_PERCENT, problem_of
 from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import played_on_host
+from graphrl.envs.compile.features import schedule_features_on_host
 from graphrl.envs.compile.generator import CompileParams
-from graphrl.envs.compile.observation import seen
+from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
-from graphrl.solvers.sending.plans import placed, put
-from graphrl.solvers.sending.search import makespan, prepare
-from graphrl.solvers.sending.solver import quick_plan
-from reproduce.go.settings import Settings, ahead
+from graphrl.solvers.transfer_rules.plans import op_plan, set_plan
+from graphrl.solvers.transfer_rules.search import makespan, prepare
+from graphrl.solvers.transfer_rules.solver import quick_plan
+from reproduce.go.settings import Settings, difference_interval
 from reproduce.results import Table, here
 
-OPS, LEARNED, CHOSEN, PLAYED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to learn from, to choose on, to play
+OPS, TRAINED, VALIDATED, TESTED = 200, 16, 4, 8  # ops of a graph; graphs of each kind to train, validate, test on
 HELD_OUT = "stochastic-block"  # four times as many graphs as of each seen kind
 LARGEST = 2.0  # percent of the makespan: larger gains count as this
 WIDTH, RIDGE = 400, 30.0  # of the fit
@@ -55,13 +55,13 @@ class Case:
         self.graph, self.problem, self.devices, self.ops = graph, problem, problem.devices, len(graph.ops)
         self.placement = np.asarray(placement, np.int64)  # [n]
         self.order = nodes[nodes < self.ops].astype(np.int64)  # [n]
-        self._plan = placed(graph, problem)
+        self._plan = op_plan(graph, problem)
         self.makespan = self.seconds(self.placement)
         self.end = self._plan.ops["end"][:-1].copy()  # [n]
 
     def seconds(self, placement: np.ndarray) -> float:
         """Makespan of another placement `[n]` in the same order."""
-        put(self._plan, placement, self.order)
+        set_plan(self._plan, placement, self.order)
         return makespan(self._plan)
 
     @property
@@ -77,43 +77,47 @@ Scores = Callable[[Case], np.ndarray]  # predicted gain of each move of a case, 
 def changes(settings: Settings) -> Iterator[Table]:
     """Table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
-    few = settings.quick
-    learned = _cases(SEEN, 10_000, 1 if few else LEARNED)
-    chosen = _cases(SEEN, 7_000, 1 if few else CHOSEN)
-    count = 1 if few else PLAYED
-    sets = {"seen": _cases(SEEN, 5_000, count), "held out": _cases((HELD_OUT,), 5_000, len(SEEN) * count)}
+    training = _cases(TRAINING_KINDS, 10_000, 1 if settings.quick else TRAINED)
+    validation = _cases(TRAINING_KINDS, 7_000, 1 if settings.quick else VALIDATED)
+    count = 1 if settings.quick else TESTED
+    sets = {
+        "seen": _cases(TRAINING_KINDS, 5_000, count),
+        "held out": _cases((HELD_OUT,), 5_000, len(TRAINING_KINDS) * count),
+    }
     scores: dict[str, Scores] = {"chance": lambda case: np.zeros((case.ops, case.devices))}
-    views: dict[str, View] = {"shown": shown, "played": played}
-    views["both"] = lambda case: np.concatenate([shown(case), played(case)], -1)
-    scores |= {name: fit(view, learned) for name, view in views.items()}
-    policy = Policy.default(learned[0].problem)
-    scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(chosen, *sets.values())]))
+    views: dict[str, View] = {"placement": placement_features, "schedule": schedule_features}
+    views["both"] = lambda case: np.concatenate([placement_features(case), schedule_features(case)], -1)
+    scores |= {name: fit(view, training) for name, view in views.items()}
+    policy = Policy.default(training[0].problem)
+    scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(validation, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []
     for count in CHANGES:
         by_chance = dict[str, np.ndarray]()
         for name, score in scores.items():
-            sharpness = max(SHARPNESS, key=lambda each: _best(chosen, score, each, count, 1).mean())
+            sharpness = max(SHARPNESS, key=lambda each: _best(validation, score, each, count, 1).mean())
             best = {which: _best(some, score, sharpness, count, settings.seeds) for which, some in sets.items()}
             by_chance = by_chance or best
-            apart = [ahead(best[which] - by_chance[which]) for which in sets]
-            lines.append([name, str(count), *(f"{best[which].mean():.2f}" for which in sets), *apart])
+            differences = [difference_interval(best[which] - by_chance[which]) for which in sets]
+            lines.append([name, str(count), *(f"{best[which].mean():.2f}" for which in sets), *differences])
     how = (
         f"Percent below the hint, `rendezvous`, {OPS} ops, 2 to 8 devices: the best of {PLANS} plans, means over "
         f"{len(sets['seen'])} and {len(sets['held out'])} graphs and the seeds; differences with 95% intervals from "
         "resampled graphs."
     )
-    yield Table("Single changes of a plan", here(), (how, markdown(HEADINGS, lines)))
+    ours, exact = (next(line[2] for line in lines if line[0] == name) for name in ("policy", "the gains"))
+    summary = f"One change by GO's policy gains {ours}% on kinds of its training, by the exact gains {exact}%."
+    yield Table("Single changes of a plan", here(), (how, markdown(HEADINGS, lines)), summary)
 
 
 def gains(case: Case) -> np.ndarray:
     """Gain of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
-    gained, placement = np.zeros((case.ops, case.devices)), case.placement.copy()
+    gain, placement = np.zeros((case.ops, case.devices)), case.placement.copy()
     for op, device in np.argwhere(case.moves).tolist():
         placement[op] = device
-        gained[op, device] = 100 * (1 - case.seconds(placement) / case.makespan)
+        gain[op, device] = 100 * (1 - case.seconds(placement) / case.makespan)
         placement[op] = case.placement[op]
-    return np.clip(gained, 0.0, LARGEST)
+    return np.clip(gain, 0.0, LARGEST)
 
 
 def expected(policy: Policy, to: Sizes) -> Scores:
@@ -123,13 +127,13 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
     @jax.jit
     def logits(instance: CompileParams) -> jax.Array:
-        observation = seen(instance, instance.start, config.network.tasks, SENDS)
+        observation = observe(instance, instance.start, config.network.tasks, sends=SENDS)
         return network.apply(policy.params, observation)["placement"]
 
     def scores(case: Case) -> np.ndarray:
-        instance = hinted(case.graph, case.problem, to, config)
+        instance = hint_instance(case.graph, case.problem, to, config)
         rows = np.asarray(logits(instance), np.float64)[: case.ops, : case.devices]
-        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS
+        return (rows - rows[np.arange(case.ops), case.placement][:, None]) / NATS_PER_PERCENT
 
     return scores
 
@@ -146,8 +150,8 @@ def fit(view: View, cases: Sequence[Case]) -> Scores:
         return np.column_stack([plain, np.maximum(plain @ weights + shift, 0), np.ones(len(plain))])
 
     inputs = rectified(rows)
-    wanted = np.concatenate([gains(case)[case.moves] for case in cases])
-    solution = np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1]), inputs.T @ wanted)
+    targets = np.concatenate([gains(case)[case.moves] for case in cases])
+    solution = np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(inputs.shape[1]), inputs.T @ targets)
 
     def scores(case: Case) -> np.ndarray:
         expected = np.zeros((case.ops, case.devices))
@@ -181,7 +185,7 @@ def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
     return [Case(graph, problem_of(GoSettings(), graph, "rendezvous")) for graph in graphs]
 
 
-def shown(case: Case) -> np.ndarray:
+def placement_features(case: Case) -> np.ndarray:
     """Features of the ops and of the placement around them."""
     graph, n, d = case.graph, case.ops, case.devices
     own = np.eye(d)[case.placement]
@@ -200,12 +204,12 @@ def shown(case: Case) -> np.ndarray:
     return _joined(case, np.column_stack([ops, np.full(n, d / 8)]), np.stack(pairs, -1))
 
 
-def played(case: Case) -> np.ndarray:
+def schedule_features(case: Case) -> np.ndarray:
     """Features of the simulated schedule, as `Compile-v0` observes it."""
     place = np.empty(case.ops, np.int64)
     place[case.order] = np.arange(case.ops)
-    seen = played_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
-    return _joined(case, np.asarray(seen.ops, float), np.asarray(seen.devices, float))
+    features = schedule_features_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
+    return _joined(case, np.asarray(features.ops, float), np.asarray(features.devices, float))
 
 
 def _joined(case: Case, ops: np.ndarray, pairs: np.ndarray) -> np.ndarray:

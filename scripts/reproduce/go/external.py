@@ -22,44 +22,36 @@ from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import kept, untrained
+from reproduce.policies import copy_policy, untrained
 from reproduce.results import Table
 
 DP_SECONDS = 300.0
-UPDATES, PLAYED, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and additional ones of the updates
+UPDATES, EVALUATIONS, TUNED = 50, 4353, 1600  # of PPO; evaluations of `go`, and additional ones of the updates
 GRAPHS = "throughput-inputs"
 SOLVERS = ("expert", "equal stages", "greedy", "stage-dp", "anneal-load", "auto")
 GO = "start", "plans", "untrained plans", "go"
 HEADINGS = (
     "graph", "ops", "devices", "one", "expert", "equal stages", "greedy", "`stage-dp`", "s", "`go`", "`go:finetune=50`",
-    "`anneal-load`", "`auto`", "bound", "theirs: local search", "their DP",
+    "`anneal-load`", "`auto`", "bound", "authors' local search", "authors' DP",
 )  # fmt: skip
 GO_HEADINGS = (
     "graph", "start", "257 plans", "untrained", "`go`", "s", "untrained", "`go:finetune=50`", "s", "untrained",
-    "`anneal-load`, as many moves", "`auto`",
+    "`anneal-load`, equal moves", "`auto`",
 )  # fmt: skip
 
 
 # Milliseconds from the authors' program (commit b207b6a of their repository): its local search with 10 starts, which
 # ignores memory, and its dynamic program.
 THEIRS: dict[str, tuple[float | None, float | None]] = {
-    "LayerGraphs/bert24_inference": (17.78, 17.79),
-    "LayerGraphs/bert24_training": (39.94, 41.75),
-    "LayerGraphs/gnmt_inference": (31.78, 32.91),
-    "LayerGraphs/gnmt_training": (90.95, 107.00),
-    "LayerGraphs/inceptionv3_inference": (54.04, None),
-    "LayerGraphs/inceptionv3_training": (122.68, None),
-    "LayerGraphs/resnet50_inference": (35.89, 33.77),
-    "LayerGraphs/resnet50_training": (81.60, 78.63),
-    "OperatorGraphs/bert_L-12_training": (None, 438.00),
-    "OperatorGraphs/bert_l-12_inference": (None, 147.48),
-    "OperatorGraphs/bert_l-3_inference": (27.57, 27.92),
-    "OperatorGraphs/bert_l-3_training": (68.06, 65.30),
-    "OperatorGraphs/bert_l-6_inference": (39.99, 29.58),
-    "OperatorGraphs/bert_l-6_training": (98.88, 72.86),
-    "OperatorGraphs/resnet50_inference": (228.53, 124.35),
-    "OperatorGraphs/resnet50_training": (None, 255.19),
-}
+    "LayerGraphs/bert24_inference": (17.78, 17.79), "LayerGraphs/bert24_training": (39.94, 41.75),
+    "LayerGraphs/gnmt_inference": (31.78, 32.91), "LayerGraphs/gnmt_training": (90.95, 107.00),
+    "LayerGraphs/inceptionv3_inference": (54.04, None), "LayerGraphs/inceptionv3_training": (122.68, None),
+    "LayerGraphs/resnet50_inference": (35.89, 33.77), "LayerGraphs/resnet50_training": (81.60, 78.63),
+    "OperatorGraphs/bert_L-12_training": (None, 438.00), "OperatorGraphs/bert_l-12_inference": (None, 147.48),
+    "OperatorGraphs/bert_l-3_inference": (27.57, 27.92), "OperatorGraphs/bert_l-3_training": (68.06, 65.30),
+    "OperatorGraphs/bert_l-6_inference": (39.99, 29.58), "OperatorGraphs/bert_l-6_training": (98.88, 72.86),
+    "OperatorGraphs/resnet50_inference": (228.53, 124.35), "OperatorGraphs/resnet50_training": (None, 255.19),
+}  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -126,27 +118,27 @@ def external(settings: Settings) -> Iterator[Table]:
     seeds = f"means of {settings.seeds} seeds" if settings.seeds > 1 else "one seed"
     how = (
         f"The largest load of a device, ms a sample; `anneal-load` and `auto` in {settings.times[-1]:g} s, `stage-dp` "
-        f"in at most {DP_SECONDS:g} s, of what is random {seeds}. `one` is all on one accelerator, which may be more "
-        "than its memory; a `*` marks a load that needs more memory than there is."
+        f"in at most {DP_SECONDS:g} s, of randomised methods {seeds}. `one` is all on one accelerator; a `*` marks "
+        "a load that exceeds the memory."
     )
     counts = {row.name: len(row.figures["finetuned"]) for row in rows if not settings.quick}
     fewer = [f"{name}: {count} of {settings.seeds} seeds" for name, count in counts.items() if count < settings.seeds]
     notes = (*fewer, *_means(rows, "auto", [*SOLVERS[:-1], "go", "finetuned"]), *_of_theirs(rows))
-    yield settings.measurements.table(
-        "Graphs of Tarnawski et al.", how, markdown(HEADINGS, [_line(row) for row in rows]), notes=notes
-    )
+    table = markdown(HEADINGS, [_line(row) for row in rows])
+    summary = f"Largest load, {next((note for note in notes if note.startswith('`auto` against')), 'not run')}."
+    yield settings.measurements.table("Graphs of Tarnawski et al.", how, table, notes=notes, summary=summary)
     how = (
-        f"The same loads, {seeds}. All of GO begins at `start`, the best of equal stages, of the best splits of some "
+        f"The same loads, {seeds}. GO starts from `start`, the best of equal stages, of the best splits of some "
         "orders (`stage-dp:ideals=0`) and of `greedy-load`. 257 plans are four rounds without moves of single ops, "
-        f"`go` has at most {PLAYED:,} evaluations with these, and before them `finetune` has {TUNED:,} in {UPDATES} "
-        "updates of PPO, compiling included. The policy before any training draws nearly by chance."
+        f"`go` has at most {EVALUATIONS:,} evaluations with these, and before them `finetune` has {TUNED:,} in "
+        f"{UPDATES} updates of PPO, compiling included. The policy before any training draws nearly by chance."
     )
     notes = (
         f"policy of go: {policy.note}",
-        *(one for ours in ("plans", "go", "finetuned") for one in _worth(rows, ours)),
+        *(one for ours in ("plans", "go", "finetuned") for one in _compared(rows, ours)),
     )
     lines = [_go_line(row) for row in rows]
-    yield settings.measurements.table("What GO gains there", how, markdown(GO_HEADINGS, lines), notes=notes)
+    yield settings.measurements.table("Parts of GO on the same graphs", how, markdown(GO_HEADINGS, lines), notes=notes)
 
 
 def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
@@ -158,7 +150,7 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
         "stage-dp": Entry("stage-dp", seconds=DP_SECONDS),
         "anneal-load": Entry("anneal-load", seeds, seconds),
         "auto": Entry("auto", seeds, seconds),
-        "as many moves": Entry("anneal-load", seeds, evaluations=PLAYED),
+        "equal moves": Entry("anneal-load", seeds, evaluations=EVALUATIONS),
     }
     if path.parent.name == "LayerGraphs":
         names = path.stem, path.stem.replace("training", "inference")
@@ -170,14 +162,14 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
 
 def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
     """Methods that play a policy, by label."""
-    entries = {"start": Entry(f"go:rounds=0,checkpoint={kept(policy, settings.out)}", evaluations=1)}
+    entries = {"start": Entry(f"go:rounds=0,checkpoint={copy_policy(policy, settings.out)}", evaluations=1)}
     for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
-        file = f"checkpoint={kept(one, settings.out)}"
-        entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=PLAYED)
-        entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=PLAYED)
+        file = f"checkpoint={copy_policy(one, settings.out)}"
+        entries[f"{prefix}plans"] = Entry(f"go:tries=0,{file}", settings.seeds, evaluations=EVALUATIONS)
+        entries[f"{prefix}go"] = Entry(f"go:{file}", settings.seeds, evaluations=EVALUATIONS)
         if not settings.quick:  # it would compile for a minute
             tuned = f"go:finetune={UPDATES},{file}"
-            entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=PLAYED + TUNED)
+            entries[f"{prefix}finetuned"] = Entry(tuned, settings.seeds, evaluations=EVALUATIONS + TUNED)
     return entries
 
 
@@ -210,7 +202,7 @@ def _line(row: Row) -> list[str]:
 def _go_line(row: Row) -> list[str]:
     return [
         row.name, *map(row.cell, GO), row.seconds("go"), row.cell("untrained go"), row.cell("finetuned"),
-        row.seconds("finetuned"), row.cell("untrained finetuned"), row.cell("as many moves"), row.cell("auto"),
+        row.seconds("finetuned"), row.cell("untrained finetuned"), row.cell("equal moves"), row.cell("auto"),
     ]  # fmt: skip
 
 
@@ -226,11 +218,11 @@ def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[st
 
 
 def _of_theirs(rows: Sequence[Row]) -> Iterator[str]:
-    for place, label in enumerate(("their local search", "their DP")):
+    for place, label in enumerate(("the authors' local search", "the authors' DP")):
         theirs = [THEIRS.get(row.name, (None, None))[place] for row in rows]
         pairs = ((row.value("auto"), other and other / 1e3) for row, other in zip(rows, theirs, strict=True))
         yield from against(f"`auto` against {label}", pairs, "graphs", worst=True)
 
 
-def _worth(rows: Sequence[Row], ours: str) -> Iterator[str]:
-    return _means(rows, ours, ["start", f"untrained {ours}", "as many moves", "stage-dp", "auto"])
+def _compared(rows: Sequence[Row], ours: str) -> Iterator[str]:
+    return _means(rows, ours, ["start", f"untrained {ours}", "equal moves", "stage-dp", "auto"])

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import Decoder, hinted
-from graphrl.agents.go.learner import Batch, Lesson, lesson
+from graphrl.agents.go.decode import Decoder, hint_instance
+from graphrl.agents.go.learner import Batch, ImitationTarget, imitation_target
 from graphrl.agents.go.network import Policy
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem, Transfer
@@ -26,7 +26,7 @@ from graphrl.graphs.padding import octave_sizes
 from reproduce.go.methods import Entry, imitated, search
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import kept, once
+from reproduce.policies import cached_policy, copy_policy
 from reproduce.results import Table
 from reproduce.workloads import OVER, problem
 
@@ -92,14 +92,17 @@ def figure5(settings: Settings) -> Iterator[Table]:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
         how = (
-            "Seconds of a training step, means over the seeds. `start` is the plan that `go` begins with; 64 plans are "
-            "drawn by the policy that ships, by one that is not trained, and by one that "
-            f"{_steps(settings)} steps on the other architectures' workloads have trained; `moves`: and then single "
-            "ops are tried elsewhere; `fine-tuned`: 64 "
+            "Seconds of a training step, means over the seeds. `start` is the plan that `go` starts from; 64 plans are "
+            "drawn by the policy that ships, by an untrained one, and by one trained for "
+            f"{_steps(settings)} steps on the other architectures' workloads; `moves`: and then moves of single "
+            "ops; `fine-tuned`: 64 "
             f"plans after {TUNING} updates of PPO on the workload itself."
         )
-        table = markdown(HEADINGS, [_line(row) for row in rows])
-        yield settings.measurements.table(f"Figure 5: {transfer}", how, table, notes=_notes(rows))
+        table, notes = markdown(HEADINGS, [_line(row) for row in rows]), list(_notes(rows))
+        zero_shot = next((note for note in notes if note.startswith("zero-shot against")), "zero-shot: none")
+        yield settings.measurements.table(
+            f"Figure 5: {transfer}", how, table, notes=notes, summary=f"Plans, {zero_shot}."
+        )
 
 
 def _steps(settings: Settings) -> int:
@@ -121,7 +124,7 @@ def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
 def _changes(workload: str, transfer: Transfer) -> Figures:
     graph, task = _without_limit(workload, transfer)
     config, n = Policy.default(Problem("makespan")).config, len(graph.ops)
-    instance = hinted(graph, task, octave_sizes(graph), config)
+    instance = hint_instance(graph, task, octave_sizes(graph), config)
     gains = Decoder(graph, task, instance).gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
     movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
     return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
@@ -152,14 +155,14 @@ def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: s
     """File of a policy: the shipped one, or one that is trained here unless the file exists."""
     ships = Policy.default(Problem("makespan"))
     if policy == SHIPS:
-        return kept(ships, settings.out)
+        return copy_policy(ships, settings.out)
     without = architecture if policy == OTHERS else NOTHING
     config = dataclasses.replace(ships.config, transfers=(transfer,))
     names = ("wavenet",) if settings.quick else SMALLEST
     others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
     steps = _steps(settings) if others else 0
     file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
-    return once(file, lambda: _trained(config, others, transfer, steps, seed))
+    return cached_policy(file, lambda: _trained(config, others, transfer, steps, seed))
 
 
 def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
@@ -171,10 +174,10 @@ def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, s
 
 
 @functools.lru_cache(maxsize=len(SMALLEST))
-def _lesson(config: GoSettings, name: str, transfer: Transfer) -> Lesson:
+def _lesson(config: GoSettings, name: str, transfer: Transfer) -> ImitationTarget:
     graph, task = _without_limit(name, transfer)
-    instance = hinted(graph, task, octave_sizes(graph), config)
-    return lesson(graph, task, instance, config.stops, config.network.tasks)
+    instance = hint_instance(graph, task, octave_sizes(graph), config)
+    return imitation_target(graph, task, instance, config.stops, config.network.tasks)
 
 
 def _without_limit(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:

@@ -89,15 +89,17 @@ def _together(settings: Settings, names: Sequence[str], seconds: float) -> Table
     ]
     how = (
         f"Run time in ms on table 2's number of V100s, `link`, NVLink, no memory limit; {seconds:g} CPU seconds of "
-        f"simulated annealing for each of {settings.seeds} seeds, means. Where fusion is not decided it is that of the "
-        "rule `xla`, where the order is not, it is the program's; all begin at a list schedule, or at one device if "
-        "that is better. Fusion that is decided is that of `flips`, and one after the other is "
-        "fusion, then placement, then order. Methods of other names decide placement and order of the kernels "
-        "of `flips`. The bound is of these kernels; the last columns say how many ops they inline, and how many "
-        "of these the plan of all three computes on several devices."
+        f"simulated annealing for each of {settings.seeds} seeds, means. Where fusion is not decided it is that of "
+        "the rule `xla`, where the order is not, it is the program's; all start from a list schedule, or from one "
+        "device if that is better. Fusion that is decided is that of `flips`, and one after the other is fusion, "
+        "then placement, then order. Methods of other names decide placement and order of the kernels of `flips`. "
+        "The bound is of these kernels; the last columns are the number of ops that they inline, and the number of "
+        "these that the plan of all three computes on several devices."
     )
     table = markdown(("workload", *columns, "bound", "inlined", "on several devices"), lines)
-    return settings.measurements.table("Placement, order and fusion", how, table, notes=notes)
+    joint = next((note for note in notes if note.startswith(f"{ALL} against one after")), "none complete")
+    summary = f"Run time in equal search time, {joint}."
+    return settings.measurements.table("Placement, order and fusion", how, table, notes=notes, summary=summary)
 
 
 def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
@@ -109,7 +111,7 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
             rows.append([_plans(settings, name, rule, limit, seconds) for rule in rules])
             lines.append([name, f"{limit / 2**30:.2f}", *map(_mean_milliseconds, rows[-1])])
     how = (
-        f"The same where devices hold {LIMIT:g} times what the fullest needs in the first plan of the first column "
+        f"The same on devices with {LIMIT:g} times the peak memory of the first plan of the first column "
         f"above. `graphrl optimize --fuse RULE --seconds {seconds:g}`, ms, means over the seeds. A `*` marks where a "
         "plan does not fit."
     )
@@ -211,8 +213,8 @@ def _kernels(runs: Sequence[Figures]) -> list[str]:
     """Bound, inlined ops, and inlined ops that are computed on several devices."""
     if not runs:
         return ["-"] * 3
-    apart = np.mean([one["apart"] for one in runs])
-    return [f"{1e3 * runs[0]['bound']:.2f}", f"{runs[0]['inlined']:,}", f"{apart:,.0f}"]
+    several = np.mean([one["apart"] for one in runs])
+    return [f"{1e3 * runs[0]['bound']:.2f}", f"{runs[0]['inlined']:,}", f"{several:,.0f}"]
 
 
 def _values(runs: Sequence[Figures]) -> list[float]:

@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from graphrl.agents.go.learner import tuned
+from graphrl.agents.go.learner import fine_tune
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.generator import Choices, CompileParams, Task
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.figure6 import SMALL, machine_of
-from reproduce.go.fusion import FusingPolicy, begun, best_drawn, milliseconds, planned, problem_of, settings_of
+from reproduce.go.fusion import FusingPolicy, best_drawn, initial, milliseconds, planned, problem_of, settings_of
 from reproduce.go.settings import Settings
 from reproduce.go.table3 import UPDATES, in_one_shot
 from reproduce.measurements import Figures
@@ -51,10 +51,11 @@ RUNS = {
     "the same, untrained": Run("go", ALL, learns=False),
 }
 HOW = (
-    "The same without a memory limit, where GO decides: ms of the best plan. `start` is the best of a few quick list "
-    "schedules of the kernels of the rule like XLA's, or of `go` in table 3's form. From there on the policy decides "
-    f"placement and order, or all three: {UPDATES} updates of PPO on the graph, from nothing, 32 plans each, or as "
-    "many plans of the policy before any update. One after the other is placement and order after `go`'s fusion."
+    "As in figure 6 without a memory limit, by GO: ms of the best plan. `start` is the best of a few quick list "
+    "schedules of the kernels of the rule like XLA's, or of `go` in table 3's form. From there the policy decides "
+    f"placement and order, or all three: {UPDATES} updates of PPO on the graph, from initial weights, 32 plans each; "
+    "untrained: an equal number of plans of the initial policy. One after the other is placement and order after "
+    "`go`'s fusion."
 )
 
 
@@ -75,13 +76,16 @@ def figure6_policies(settings: Settings) -> Iterator[Table]:
         if start and (one := by_column.get(column))
     ]
     table = markdown(("workload", *columns), [[name, *(milliseconds(by_column.get(column)) for column in columns)]])
-    yield settings.measurements.table("Placement, order and fusion by policies", HOW, table, notes=notes)
+    summary = f"Run time by GO's policies, {notes[0] if notes else 'not run'}."
+    yield settings.measurements.table(
+        "Placement, order and fusion by policies", HOW, table, notes=notes, summary=summary
+    )
 
 
 def _run(settings: Settings, name: str, run: Run) -> Figures:
     problem, machine = problem_of(name), machine_of(name)
     kernels = xla_like(problem) if run.kernels == "xla" else in_one_shot(settings, problem)
-    params = begun(kernels, machine, settings_of(*(run.tasks or ALL)))
+    params = initial(kernels, machine, settings_of(*(run.tasks or ALL)))
     choices = _chosen(problem, machine, params, run)
     return {"value": planned(problem, machine, params, choices).value}
 
@@ -92,7 +96,7 @@ def _chosen(problem: FusionProblem, machine: Problem, params: CompileParams, run
     policy = untrained(FusingPolicy, settings_of(*run.tasks))
     config = policy.config
     if run.learns:
-        return tuned(config, policy.params, params, jax.random.key(0), UPDATES)[1]
+        return fine_tune(config, policy.params, params, jax.random.key(0), UPDATES)[1]
 
     def cost(choices: Choices) -> float:
         return planned(problem, machine, params, choices).value

@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.go.config import FusingSettings, GoSettings
-from graphrl.agents.go.network import Policy, drawn
+from graphrl.agents.go.network import Policy, sample_choices
 from graphrl.compare.report import markdown
 from graphrl.costs.exact import decode, evaluate
 from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import Played
+from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
-from graphrl.envs.compile.observation import seen
-from graphrl.envs.compile.reward import nothing_played, op_keys
+from graphrl.envs.compile.observation import observe
+from graphrl.envs.compile.reward import op_keys
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph
@@ -32,9 +32,9 @@ from graphrl.plan import Plan
 from graphrl.solvers.fusion.flips import prepare
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule
-from graphrl.solvers.sending.solver import quick_start
+from graphrl.solvers.transfer_rules.solver import quick_start
 from reproduce.go.settings import Settings
-from reproduce.measurements import Figures, spent
+from reproduce.measurements import Figures, call_seconds
 from reproduce.results import Table
 
 CHIP = "v100-fp32"
@@ -47,9 +47,9 @@ DEVICES = 2
 LATENCY, BANDWIDTH = 5e-6, 300e9  # seconds, bytes a second: NVLink 3, as in the chip's data sheet
 HEADINGS = ("program", "ops", "none, ms", *INLINING, "rule, s", "two devices", "fused")
 HOW = (
-    f"Kernels of each rule on an {DEFAULT_CHIP}, one after the other: ms without fusion, and the parts of it that the "
-    f"rules leave; then the seconds that `{DEFAULT_RULE}` takes. Two devices: the best list schedule of single ops "
-    f"over NVLink, which is the plan without --fuse, and of the kernels of `{DEFAULT_RULE}`, as parts of the same."
+    f"Kernels of each rule on an {DEFAULT_CHIP}, in sequence: ms without fusion, and fractions of it under the "
+    f"rules; then the seconds that `{DEFAULT_RULE}` takes. Two devices: the best list schedule of single ops "
+    f"over NVLink, which is the plan without --fuse, and of the kernels of `{DEFAULT_RULE}`, as fractions of the same."
 )
 
 
@@ -64,11 +64,11 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
 
     A policy that decides fusion alone does not observe the simulated schedule.
     """
-    usual = FusingSettings()
-    network = dataclasses.replace(usual.network, tasks=tasks, played=tasks != ("fusion",))
+    default = FusingSettings()
+    network = dataclasses.replace(default.network, tasks=tasks, plan_features=tasks != ("fusion",))
     if changes is not None:
         network = dataclasses.replace(network, changes=changes)
-    return dataclasses.replace(usual, network=network)
+    return dataclasses.replace(default, network=network)
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,7 +77,7 @@ def problem_of(workload: str) -> FusionProblem:
     return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
-def begun(
+def initial(
     fusion: Fusion,
     machine: Problem,
     settings: GoSettings,
@@ -132,8 +132,8 @@ def best_drawn(
     """
     rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
-        logits = policy.logits(params, _played(policy, params))
-        plans = drawn(logits, params.start, samples, rng).of(tasks)
+        logits = policy.logits(params, _plan_features(policy, params))
+        plans = sample_choices(logits, params.start, samples, rng).of(tasks)
         for number in range(samples):
             choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
             if (seconds := cost(choices)) < best:
@@ -178,20 +178,21 @@ def fusion(settings: Settings) -> Iterator[Table]:
             rows[name] = figures
     lines = [_line(name, figures) for name, figures in rows.items()]
     parts = np.array([[figures[what] / figures["none"] for what in PARTS] for figures in rows.values()])
-    notes = list[str]()
+    notes, summary = list[str](), ""
     if rows:
         means = dict(zip(PARTS, np.exp(np.log(parts).mean(0)), strict=True))
         notes = [f"geometric mean of {what}: {mean:.3f}" for what, mean in means.items()]
         notes.append(f"kernels on two devices, over single ops there: {means['two fused'] / means['two']:.3f}")
-    yield settings.measurements.table(
-        "Fusion on training steps of the zoo", HOW, markdown(HEADINGS, lines), notes=notes
-    )
+        shares = f"kernels of `flips` {means['flips']:.3f}, those of `xla` {means['xla']:.3f}"
+        summary = f"Share of the time without fusion: {shares}."
+    table = markdown(HEADINGS, lines)
+    yield settings.measurements.table("Fusion on training steps of the zoo", HOW, table, notes=notes, summary=summary)
 
 
-def _played(policy: FusingPolicy, params: CompileParams) -> Played:
+def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
     """Simulated schedule of the instance's start, or an empty one if the policy does not observe it."""
     network = policy.config.network
-    return seen(params, params.start, network.tasks, "urgent").played if network.played else nothing_played(params)
+    return observe(params, params.start, network.tasks).plan_features if network.plan_features else no_features(params)
 
 
 def _programs(count: int, *, small: bool) -> list[str]:
@@ -207,7 +208,7 @@ def _measure(name: str) -> Figures:
     graph = zoo.load(name).graph
     problem = fusion_problem(graph)
     fusions = {rule: fuse_by(rule, problem) for rule in ("none", *INLINING)}
-    seconds = spent(lambda: fuse_by(DEFAULT_RULE, problem))
+    seconds = call_seconds(lambda: fuse_by(DEFAULT_RULE, problem))
     two = Problem("makespan", DEVICES, "link", LATENCY, BANDWIDTH)
     plans = {"two": fused_graph(fusions["none"]), "two fused": fused_graph(fusions[DEFAULT_RULE])}
     makespans = {what: _makespan(kernels, two) for what, kernels in plans.items()}

@@ -22,7 +22,7 @@ from graphrl.methods import find_solver
 from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Task
 from reproduce.measurements import Figures
-from reproduce.policies import kept, untrained
+from reproduce.policies import copy_policy, untrained
 
 # One plan, whatever the seconds. METIS's plan is that of seed 0.
 RULES = frozenset({"given", "list", "hlfet", "etf", "expert", "metis"})
@@ -88,7 +88,7 @@ def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
     if entry.kind is None or "checkpoint=" in entry.method:
         return entry
     joint = "," if ":" in entry.method else ":"
-    return entry._replace(method=f"{entry.method}{joint}checkpoint={kept(_policy(entry.kind, gdp), folder)}")
+    return entry._replace(method=f"{entry.method}{joint}checkpoint={copy_policy(_policy(entry.kind, gdp), folder)}")
 
 
 def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
@@ -138,13 +138,13 @@ def imitated(config: GoSettings, batches: Iterable[Batch], seed: int, what: str)
       seed: of the weights.
       what: name of the training data, for the policy's note.
     """
-    functions, began, steps = _functions(config), time.perf_counter(), 0
+    functions, started, steps = _functions(config), time.perf_counter(), 0
     state = functions.init(jax.random.key(seed))
     for batch in batches:
         state, _ = functions.update(state, jax.random.key(steps), batch)
         steps += 1
     params = jax.tree.map(np.asarray, state.params["policy"])
-    return Policy(config, params, f"{steps} steps on {what}, seed {seed}: {time.perf_counter() - began:.0f} s")
+    return Policy(config, params, f"{steps} steps on {what}, seed {seed}: {time.perf_counter() - started:.0f} s")
 
 
 @functools.lru_cache(maxsize=1)

@@ -52,7 +52,7 @@ def ratio_interval(logs: Sequence[float] | np.ndarray, graphs: np.ndarray | None
     return f"{mean} [{low}, {high}]"
 
 
-def ahead(differences: np.ndarray) -> str:
+def difference_interval(differences: np.ndarray) -> str:
     """Mean of differences, one for each graph, and its interval."""
     low, high = interval(differences, np.arange(len(differences)))
     return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
@@ -62,8 +62,8 @@ def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
     """95% interval of the mean under resampling of graphs; the cases `[m]` of one graph are resampled together."""
     rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
     sums, counts = np.bincount(graph, values), np.bincount(graph)
-    drawn = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
-    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975)).tolist()
+    samples = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
+    low, high = np.quantile(sums[samples].sum(1) / counts[samples].sum(1), (0.025, 0.975)).tolist()
     return low, high
 
 
@@ -84,7 +84,7 @@ class Settings(launcher.Settings):
         tuple(go.WORKLOADS), "of tables 2 and 3", quick=("transformer-xl-2",), parse=names, metavar="NAME,..."
     )
     transfers: tuple[Transfer, ...] = option(tuple(OVER), "transfer models", parse=names, metavar="NAME,...")
-    stored: bool = option(False, "measure nothing: tables of what --out has, with a dash for what it lacks")
+    stored: bool = option(False, "measure nothing: tables of the figures in --out, with a dash for missing ones")
 
     def check(self) -> None:
         """Checks workloads, transfer models and methods.

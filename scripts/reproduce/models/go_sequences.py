@@ -178,8 +178,8 @@ def _relative_attention(
     def projected(part: str, rows: jax.Array) -> jax.Array:
         return linear(rows, w(f"{name}/{part}", width, width)).reshape(*rows.shape[:-1], heads, size)
 
-    seen = lax.concatenate([memory, x], 1)
-    query, key, value = projected("query", x), projected("key", seen), projected("value", seen)
+    context = lax.concatenate([memory, x], 1)
+    query, key, value = projected("query", x), projected("key", context), projected("value", context)
     content = _dot(query + _biased(w, f"{name}/content", query), key, 3, 3, (0, 2), (0, 2))
     distance = _dot(
         query + _biased(w, f"{name}/position", query), projected("distance", positions), 3, 2, (2,), (1,)
@@ -206,10 +206,10 @@ def _biased(w: Weights, name: str, query: jax.Array) -> jax.Array:
 
 def _shifted(scores: jax.Array) -> jax.Array:
     """Scores by distance to scores by position: row i moves left by its distance from the last row."""
-    batch, heads, length, seen = scores.shape
+    batch, heads, length, context = scores.shape
     padded = lax.pad(scores, 0.0, ((0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)))
-    turned = padded.reshape(batch, heads, seen + 1, length)
-    return lax.slice_in_dim(turned, 1, seen + 1, axis=2).reshape(batch, heads, length, seen)
+    turned = padded.reshape(batch, heads, context + 1, length)
+    return lax.slice_in_dim(turned, 1, context + 1, axis=2).reshape(batch, heads, length, context)
 
 
 CYCLE = 9  # dilations 2^0 to 2^8

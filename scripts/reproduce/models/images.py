@@ -179,8 +179,8 @@ def autoencoder(*, batch: int, side: int, widths: Sequence[int], code: int) -> P
         for width in reversed(widths):
             x = network.part(nn.Conv(width, (3, 3)), _doubled(x))
             x = network.layer(_Residual(width), network.layer(_Residual(width), x))
-        apart = jnp.square(mean) + jnp.exp(log_variance) - log_variance - 1
-        return jnp.square(network.part(nn.Conv(3, (3, 3)), x) - images).mean() + 1e-3 * apart.mean()
+        divergence = jnp.square(mean) + jnp.exp(log_variance) - log_variance - 1
+        return jnp.square(network.part(nn.Conv(3, (3, 3)), x) - images).mean() + 1e-3 * divergence.mean()
 
     return flax_program(forward, _with_key(batch, side))
 

@@ -14,77 +14,40 @@ import jax
 from reproduce.models.zoo import LARGE, SMALL, Architecture, floats, hub, image, tokens
 
 _RESNET50 = hub(
-    "ResNetBackbone",
-    input_conv_filters=[64],
-    input_conv_kernel_sizes=[7],
-    stackwise_num_filters=[64, 128, 256, 512],
-    stackwise_num_blocks=[3, 4, 6, 3],
-    stackwise_num_strides=[1, 2, 2, 2],
-    block_type="bottleneck_block",
+    "ResNetBackbone", input_conv_filters=[64], input_conv_kernel_sizes=[7], stackwise_num_filters=[64, 128, 256, 512],
+    stackwise_num_blocks=[3, 4, 6, 3], stackwise_num_strides=[1, 2, 2, 2], block_type="bottleneck_block",
     image_shape=(512, 512, 3),
-)
+)  # fmt: skip
 _VIT: dict[str, Any] = {"image_shape": (224, 224, 3), "patch_size": 16, "num_layers": 12}
 _VIT_BASE = hub("ViTBackbone", **_VIT, num_heads=12, hidden_dim=768, mlp_dim=3072)
 _DEIT = hub("DeiTBackbone", **_VIT, num_heads=6, hidden_dim=384, intermediate_dim=1536)
 _SWIN = hub(
-    "SwinTransformerBackbone",
-    image_shape=(224, 224, 3),
-    embed_dim=96,
-    depths=(2, 2, 6, 2),
-    num_heads=(3, 6, 12, 24),
+    "SwinTransformerBackbone", image_shape=(224, 224, 3), embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24),
     window_size=7,
-)
+)  # fmt: skip
 _MIT = hub(
-    "MiTBackbone",
-    layerwise_depths=[2, 2, 2, 2],
-    num_layers=4,
-    layerwise_num_heads=[1, 2, 5, 8],
-    layerwise_sr_ratios=[8, 4, 2, 1],
-    max_drop_path_rate=0.1,
-    layerwise_patch_sizes=[7, 3, 3, 3],
-    layerwise_strides=[4, 2, 2, 2],
-    image_shape=(512, 512, 3),
-    hidden_dims=[32, 64, 160, 256],
-)
+    "MiTBackbone", layerwise_depths=[2, 2, 2, 2], num_layers=4, layerwise_num_heads=[1, 2, 5, 8],
+    layerwise_sr_ratios=[8, 4, 2, 1], max_drop_path_rate=0.1, layerwise_patch_sizes=[7, 3, 3, 3],
+    layerwise_strides=[4, 2, 2, 2], image_shape=(512, 512, 3), hidden_dims=[32, 64, 160, 256],
+)  # fmt: skip
 _SEGFORMER = hub("SegFormerBackbone", image_encoder=_MIT, projection_filters=256)
 _DEEPLAB = hub(
-    "DeepLabV3Backbone",
-    image_encoder=_RESNET50,
-    spatial_pyramid_pooling_key="P4",
-    low_level_feature_key="P2",
-    upsampling_size=4,
-    dilation_rates=[6, 12, 18],
-    image_shape=(512, 512, 3),
-)
+    "DeepLabV3Backbone", image_encoder=_RESNET50, spatial_pyramid_pooling_key="P4", low_level_feature_key="P2",
+    upsampling_size=4, dilation_rates=[6, 12, 18], image_shape=(512, 512, 3),
+)  # fmt: skip
 _RETINANET = hub(
     "RetinaNetBackbone", image_encoder=_RESNET50, min_level=3, max_level=7, use_p5=False, image_shape=(512, 512, 3)
 )
 _CSPDARKNET = hub(
-    "CSPNetBackbone",
-    stem_filters=32,
-    stem_kernel_size=3,
-    stem_strides=1,
-    stackwise_depth=[1, 2, 8, 8, 4],
-    stackwise_strides=[2, 2, 2, 2, 2],
-    stackwise_num_filters=[64, 128, 256, 512, 1024],
-    block_type="dark_block",
-    bottle_ratio=[0.5, 1.0],
-    block_ratio=[1.0, 0.5, 0.5, 0.5, 0.5],
-    expand_ratio=[2.0, 1.0],
-    stage_type="csp",
-    stem_padding="same",
-    down_growth=True,
-    image_shape=(256, 256, 3),
-)
+    "CSPNetBackbone", stem_filters=32, stem_kernel_size=3, stem_strides=1, stackwise_depth=[1, 2, 8, 8, 4],
+    stackwise_strides=[2, 2, 2, 2, 2], stackwise_num_filters=[64, 128, 256, 512, 1024], block_type="dark_block",
+    bottle_ratio=[0.5, 1.0], block_ratio=[1.0, 0.5, 0.5, 0.5, 0.5], expand_ratio=[2.0, 1.0], stage_type="csp",
+    stem_padding="same", down_growth=True, image_shape=(256, 256, 3),
+)  # fmt: skip
 _SAM_ENCODER = hub(
-    "ViTDetBackbone",
-    hidden_size=768,
-    num_layers=12,
-    intermediate_dim=3072,
-    num_heads=12,
-    global_attention_layer_indices=[2, 5, 8, 11],
-    image_shape=(1024, 1024, 3),
-)
+    "ViTDetBackbone", hidden_size=768, num_layers=12, intermediate_dim=3072, num_heads=12,
+    global_attention_layer_indices=[2, 5, 8, 11], image_shape=(1024, 1024, 3),
+)  # fmt: skip
 _CLIP = hub(
     "CLIPBackbone",
     vision_encoder=hub(
@@ -111,43 +74,19 @@ _WHISPER = hub(
     "WhisperBackbone", vocabulary_size=51865, num_layers=4, num_heads=6, hidden_dim=384, intermediate_dim=1536
 )
 _VAE = hub(
-    "vae.vae_backbone.VAEBackbone",
-    encoder_num_filters=[128, 256, 512, 512],
-    encoder_num_blocks=[2, 2, 2, 2],
-    decoder_num_filters=[512, 512, 256, 128],
-    decoder_num_blocks=[3, 3, 3, 3],
-)
+    "vae.vae_backbone.VAEBackbone", encoder_num_filters=[128, 256, 512, 512], encoder_num_blocks=[2, 2, 2, 2],
+    decoder_num_filters=[512, 512, 256, 128], decoder_num_blocks=[3, 3, 3, 3],
+)  # fmt: skip
 _MMDIT = hub(
-    "stable_diffusion_3.mmdit.MMDiT",
-    patch_size=2,
-    hidden_dim=1536,
-    num_layers=24,
-    num_heads=24,
-    position_size=192,
-    qk_norm=None,
-    dual_attention_indices=None,
-    latent_shape=(64, 64, 16),
-    context_shape=(None, 4096),
+    "stable_diffusion_3.mmdit.MMDiT", patch_size=2, hidden_dim=1536, num_layers=24, num_heads=24, position_size=192,
+    qk_norm=None, dual_attention_indices=None, latent_shape=(64, 64, 16), context_shape=(None, 4096),
     pooled_projection_shape=(2048,),
-)
+)  # fmt: skip
 _FLUX = hub(
-    "FluxBackbone",
-    input_channels=64,
-    hidden_size=3072,
-    mlp_ratio=4.0,
-    num_heads=24,
-    depth=19,
-    depth_single_blocks=38,
-    axes_dim=[16, 56, 56],
-    theta=10000,
-    use_bias=True,
-    guidance_embed=True,
-    image_shape=(1024, 64),
-    text_shape=(256, 4096),
-    image_ids_shape=(1024, 3),
-    text_ids_shape=(256, 3),
-    y_shape=(768,),
-)
+    "FluxBackbone", input_channels=64, hidden_size=3072, mlp_ratio=4.0, num_heads=24, depth=19, depth_single_blocks=38,
+    axes_dim=[16, 56, 56], theta=10000, use_bias=True, guidance_embed=True, image_shape=(1024, 64),
+    text_shape=(256, 4096), image_ids_shape=(1024, 3), text_ids_shape=(256, 3), y_shape=(768,),
+)  # fmt: skip
 
 _MMDIT_INPUTS = {
     "latent": floats(64, 64, 16),
@@ -156,14 +95,9 @@ _MMDIT_INPUTS = {
     "timestep": floats(1),
 }
 _FLUX_INPUTS = {
-    "image": floats(1024, 64),
-    "image_ids": floats(1024, 3),
-    "text": floats(256, 4096),
-    "text_ids": floats(256, 3),
-    "y": floats(768),
-    "timesteps": floats(),
-    "guidance": floats(),
-}
+    "image": floats(1024, 64), "image_ids": floats(1024, 3), "text": floats(256, 4096), "text_ids": floats(256, 3),
+    "y": floats(768), "timesteps": floats(), "guidance": floats(),
+}  # fmt: skip
 _WHISPER_INPUTS = {"encoder_features": floats(3000, 80), **tokens(64, "decoder_token_ids", "decoder_padding_mask")}
 
 # XLA takes minutes to optimise a training step of flux_dev, so it has no HLO graphs.

@@ -61,9 +61,9 @@ def mamba(*, batch: int, depth: int, width: int, states: int, tokens: int) -> Pr
         y = jax.nn.silu(sum(past[:, k : k + tokens] * w["taps"][None, k : k + 1] for k in range(_TAPS)))
         pace, read, write = jnp.split(y @ w["choose"], (rank, rank + states), -1)
         pace = jax.nn.softplus(pace @ w["pace"])
-        kept = jnp.exp(-pace[:, :, None] * jnp.exp(w["decay"])[None, None])  # [batch, tokens, states, inner]
+        decay = jnp.exp(-pace[:, :, None] * jnp.exp(w["decay"])[None, None])  # [batch, tokens, states, inner]
         added = (pace * y)[:, :, None] * write[..., None]
-        _, state = lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (kept, added), axis=1)
+        _, state = lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (decay, added), axis=1)
         y = (state * read[..., None]).sum(2) + y * w["skip"][None]
         return x + (y * jax.nn.silu(gate)) @ w["out"]
 
@@ -176,8 +176,8 @@ def mixture_of_experts(
         sent = _sent(shares, room)  # [batch, tokens, experts, room]
         inside = jnp.einsum("btec,btd->becd", (sent > 0).astype(y.dtype), y)
         outside = jnp.einsum("becf,efd->becd", jax.nn.gelu(jnp.einsum("becd,edf->becf", inside, w["up"])), w["down"])
-        chosen = jax.nn.one_hot(shares.argmax(-1), experts)
-        return x + jnp.einsum("btec,becd->btd", sent, outside), (shares.mean((0, 1)) * chosen.mean((0, 1))).sum()
+        assignment = jax.nn.one_hot(shares.argmax(-1), experts)
+        return x + jnp.einsum("btec,becd->btd", sent, outside), (shares.mean((0, 1)) * assignment.mean((0, 1))).sum()
 
     def loss(wrap: Wrap) -> Loss:
         wrapped = wrap(layer)
@@ -254,13 +254,13 @@ def _sent(shares: jax.Array, room: int) -> jax.Array:
     """
     experts = shares.shape[-1]
     weights, best = lax.top_k(shares, 2)
-    chosen = jax.nn.one_hot(best, experts)  # [batch, tokens, 2, experts]
-    in_turn = jnp.swapaxes(chosen, 1, 2).reshape(shares.shape[0], -1, experts)  # all first choices, then all second
+    assignment = jax.nn.one_hot(best, experts)  # [batch, tokens, 2, experts]
+    in_turn = jnp.swapaxes(assignment, 1, 2).reshape(shares.shape[0], -1, experts)  # all first choices, then all second
     places = jnp.cumsum(in_turn, 1) - in_turn
     places = jnp.swapaxes(places.reshape(shares.shape[0], 2, -1, experts), 1, 2)
-    own = (places * chosen).sum(-1).astype(jnp.int32)
+    own = (places * assignment).sum(-1).astype(jnp.int32)
     weights = weights / weights.sum(-1, keepdims=True)
-    return jnp.einsum("btk,btke,btkc->btec", weights, chosen, jax.nn.one_hot(own, room))
+    return jnp.einsum("btk,btke,btkc->btec", weights, assignment, jax.nn.one_hot(own, room))
 
 
 def _scaled(x: jax.Array, gain: jax.Array) -> jax.Array:

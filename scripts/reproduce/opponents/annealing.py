@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import percent
 from graphrl.compare.runs import Row
 from graphrl.costs.host.clocks import TRANSFERS as NUMBERS
 from graphrl.costs.problem import Problem
@@ -36,7 +36,7 @@ from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.orders.random_orders import Drawing
 from reproduce.measurements import Figures
 from reproduce.opponents.settings import Settings
-from reproduce.results import Table, of_rows
+from reproduce.results import Table, markdown, of_rows
 
 # start and end temperature (parts of the first peak), band below the best peak, weight of the mean excess
 ORDERS = (0.01, 0.0005, 0.15, 1.0)
@@ -61,9 +61,9 @@ def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPoin
         if done.returncode != 0:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit code {done.returncode}"]
             raise GraphrlError(f"{compiler} failed on {source.name}: {lines[0]}")
-        found = getattr(ctypes.CDLL(str(built)), function)
-    found.restype = result
-    return found
+        pointer = getattr(ctypes.CDLL(str(built)), function)
+    pointer.restype = result
+    return pointer
 
 
 def least_peak(source: Path, graph: ComputationGraph, seconds: float, seed: int) -> int:
@@ -96,12 +96,12 @@ def least_makespan(
     trace, lengths, moves = np.zeros(2 * t * problem.devices + n, np.int32), np.zeros(1, np.int32), np.zeros(1, int)
     arrays = a.runtime.astype(float), times, a.producer.astype(np.int32), *(x for row in rows for x in _rows(*row))
     numbers = ctypes.c_double(seconds), ctypes.c_uint64(1), *map(ctypes.c_double, SCHEDULES)
-    run, began = compiled(source, "mkanneal", ctypes.c_double), time.process_time()
+    run, started = compiled(source, "mkanneal", ctypes.c_double), time.process_time()
     makespan = run(
         *(n, t, problem.devices, NUMBERS[problem.transfer]),
         *(*map(_pointer, (*arrays, *state)), *numbers, *map(_pointer, (trace, lengths, moves))),
     )
-    return {"makespan": makespan, "moves_per_second": int(moves[0]) / (time.process_time() - began)}
+    return {"makespan": makespan, "moves_per_second": int(moves[0]) / (time.process_time() - started)}
 
 
 def _pointer(array: np.ndarray) -> ctypes.c_void_p:
@@ -129,9 +129,12 @@ def annealing(settings: Settings) -> Iterator[Table]:
             "Mean ratios of peaks: below 100% graphrl is better. The yardstick has one core, and so has annealing with "
             "--processes 2 or more on two cores."
         )
-        yield Table("Annealing against compiled code", of_rows(rows), (how, markdown(HEADINGS, lines)))
+        summary = f"After {lines[-1][1]} on {lines[-1][0]} ops peaks of `anneal` are {lines[-1][3]} of the yardstick's."
+        yield Table("Annealing against compiled code", of_rows(rows), (how, markdown(HEADINGS, lines)), summary)
     lines, rows = _against_dp(settings, sets)
-    yield Table("auto against approximate dynamic programming", of_rows(rows), [markdown(DP_HEADINGS, lines)])
+    ops, _, mean, *_ = lines[-1]
+    summary = f"The peak of `auto` is {mean} from that of approximate dynamic programming on graphs of {ops} ops."
+    yield Table("auto against approximate dynamic programming", of_rows(rows), [markdown(DP_HEADINGS, lines)], summary)
 
 
 def _against_yardstick(
@@ -147,17 +150,9 @@ def _against_yardstick(
                 runs = [list(both.map(partial(least_peak, source, graph, seconds), (1, 2))) for graph in graphs]
             theirs = np.array(runs, float)
             one, two = theirs[:, 0], theirs.min(1)
-            lines.append(
-                [
-                    f"{ops:,}",
-                    f"{seconds:g} s",
-                    f"{len(graphs)}",
-                    f"{100 * np.mean(ours / one):.2f}%",
-                    f"{100 * np.mean(ours / two):.2f}%",
-                    f"{np.sum(ours <= one)}",
-                    f"{np.sum(ours < one)}",
-                ]
-            )
+            ratios = (f"{100 * np.mean(ours / other):.2f}%" for other in (one, two))
+            counts = (f"{np.sum(each)}" for each in (ours <= one, ours < one))
+            lines.append([f"{ops:,}", f"{seconds:g} s", f"{len(graphs)}", *ratios, *counts])
             everything += rows
     return lines, everything
 
@@ -169,9 +164,9 @@ def _against_dp(settings: Settings, sets: dict[int, list[ComputationGraph]]) -> 
         auto = settings.at_time(graphs, Problem(), ("auto",), seconds).rows
         exact = settings.at_time(graphs, Problem(), ("approximate-dp:width=10000",), 600.0).rows
         ours, theirs = (np.array([row.value for row in rows], float) for rows in (auto, exact))
-        took = [float(np.mean([row.seconds for row in rows])) for rows in (auto, exact)]
+        times = [float(np.mean([row.seconds for row in rows])) for rows in (auto, exact)]
         share = f"{np.sum(ours <= theirs)} of {len(ours)}"
         mean = percent(float(np.mean(ours / theirs - 1)))
-        lines.append([f"{ops:,}", f"{len(graphs)}", mean, share, *(f"{s:.1f} s" for s in took)])
+        lines.append([f"{ops:,}", f"{len(graphs)}", mean, share, *(f"{s:.1f} s" for s in times)])
         everything += [*auto, *exact]
     return lines, everything

@@ -51,7 +51,7 @@ class Entrant(NamedTuple):
 
 
 LIST = Entrant("list")
-MOVE_HEADINGS = ("move", "drawn", "kept", "walked", "makespan without it")
+MOVE_HEADINGS = ("move", "share", "accepted", "walked", "makespan without it")
 LEAST_OPS, MOST_OPS = 100, 3_000  # of programs of the zoo
 EVALUATIONS = 5_000  # REGAL's
 
@@ -81,7 +81,10 @@ def schedules(settings: Settings) -> Iterator[Table]:
             lines.append([*_ratios("all", transfer, "", np.concatenate(some)), *[""] * (len(names) - 2)])
         title = f"Annealing of schedules against compiled code, {seconds:g} s"
         how = f"Geometric means of makespans after {seconds:g} s on one core."
-        yield settings.measurements.table(title, how, markdown(headings, lines))
+        last = headings.index("auto / yardstick") if "auto / yardstick" in headings else 4
+        ratios = " and ".join(f"{line[last]} ({line[1]})" for line in lines if line[0] == "all")
+        summary = f"Makespans after {seconds:g} s, {headings[last]}, over all graphs: {ratios}."
+        yield settings.measurements.table(title, how, markdown(headings, lines), summary=summary)
 
 
 def moves(settings: Settings) -> Iterator[Table]:
@@ -93,18 +96,21 @@ def moves(settings: Settings) -> Iterator[Table]:
     counts = np.array([some[whole]["counts"] for some in complete])  # [cases, kinds, 3]
     sizes = np.array([some[LIST]["ops"] for some in complete])
     of_kind = np.maximum(1, counts[..., 0])
-    drawn = (counts[..., 0] / counts[..., 0].sum(1, keepdims=True)).mean(0)
-    kept, walked = (counts[..., 1] / of_kind).mean(0), (counts[..., 2] / of_kind / sizes[:, None]).mean(0)
+    share = (counts[..., 0] / counts[..., 0].sum(1, keepdims=True)).mean(0)
+    accepted, walked = (counts[..., 1] / of_kind).mean(0), (counts[..., 2] / of_kind / sizes[:, None]).mean(0)
     without = _means(values[:, 1:] / values[:, :1])
     lines = [
-        [kind, *(f"{100 * share[i]:.1f}%" for share in (drawn, kept, walked)), f"{without[i]:.4f}"]
+        [kind, *(f"{100 * figure[i]:.1f}%" for figure in (share, accepted, walked)), f"{without[i]:.4f}"]
         for i, kind in enumerate(KINDS)
     ]
     how = (
-        f"Of the moves in {seconds:g} s: how many are of a kind, how many of these are kept, and what part of the "
-        "order a walk goes over; and the geometric mean of makespans without it, parts of those with all."
+        f"Moves in {seconds:g} s: share of each kind, the accepted share of these, and the fraction of the order "
+        "that a walk covers; and the geometric mean of makespans without the kind, relative to those with all kinds."
     )
-    yield settings.measurements.table("What each move of a schedule earns", how, markdown(MOVE_HEADINGS, lines))
+    best = KINDS[int(without.argmax())]
+    summary = f"`{best}` is the most valuable kind of move: without it makespans are {without.max():.4f} times as long."
+    title, table = "Gain of each move of a schedule", markdown(MOVE_HEADINGS, lines)
+    yield settings.measurements.table(title, how, table, summary=summary)
 
 
 def gaps(settings: Settings) -> Iterator[Table]:
@@ -121,18 +127,21 @@ def gaps(settings: Settings) -> Iterator[Table]:
         Case(f"@{seed}", "rendezvous", 2) for seed in settings.graph_seeds
     ]
     by_case = _figures(settings, cells, entrants)
-    lines = []
+    lines, rows = [], list[list[float]]()
     for cell, cases in cells.items():
         complete = [by_case[case] for case in cases if case in by_case]
         if complete:
             values = _values(complete, entrants)
-            over = _means(values / values.min(1, keepdims=True)) - 1
-            lines.append([*map(str, cell), f"{len(complete)}", *map(percent, over.tolist())])
+            rows.append((_means(values / values.min(1, keepdims=True)) - 1).tolist())
+            lines.append([*map(str, cell), f"{len(complete)}", *map(percent, rows[-1])])
     names = ["list", f"auto, {EVALUATIONS:,} evaluations", *(f"auto, {time:g} s" for time in settings.times)]
     names += [f"{one.name}, {one.seconds:g} s" for one in entrants[len(names) :]]
     how = "Geometric mean gaps to the best makespan that any of them has, on one core each."
     headings = ["ops", "transfer", "devices", "graphs", *names]
-    yield settings.measurements.table("How far from the best", how, markdown(headings, lines))
+    means = np.mean(rows, 0).tolist() if rows else []
+    texts = [f"{name} {percent(mean)}" for name, mean in zip(names, means, strict=False)]
+    summary = f"Mean gap to the best makespan over the rows: {', '.join(texts)}."
+    yield settings.measurements.table("Gaps to the best", how, markdown(headings, lines), summary=summary)
 
 
 def _yardsticks(settings: Settings, seconds: float) -> list[Entrant]:
@@ -151,8 +160,8 @@ def _dags(settings: Settings) -> Cells:
 def _programs(settings: Settings) -> Cells:
     """Programs of the model zoo, from small to large, on two of the devices of its run times."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
-    chosen = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
-    names = [zoo.PREFIX + entries[i][1] for i in chosen]
+    places = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
+    names = [zoo.PREFIX + entries[i][1] for i in places]
     return {("zoo", transfer, 2): [Case(name, transfer, 2) for name in names] for transfer in ("rendezvous", "link")}
 
 

@@ -4,24 +4,24 @@ Every method runs on the same graphs for the same times: makespan of random DAGs
 """
 
 import dataclasses
-import functools
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from graphrl.compare.pictures import histogram_figure, quality_figure
-from graphrl.compare.report import problem_line
+from graphrl.compare.report import percent, problem_line
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
 from reproduce import launcher
-from reproduce.contest import all_rows, times_markdown
+from reproduce.contest import Contest, all_rows, mean_gaps, times_markdown
 from reproduce.launcher import check_known, numbers, option, seconds, whole_number
-from reproduce.measurements import Measurements
-from reproduce.results import Table, of_rows
+from reproduce.results import Table, markdown, of_rows
 
 MODELS = ("er", "ba", "ws", "sbm")
 # A transfer that no op waits for costs nothing under "free" and, as in REGAL, under "rendezvous", which still
@@ -64,11 +64,6 @@ class Settings(launcher.Settings):
         """
         check_known("method", self.methods or (), dict.fromkeys((*PLACERS, *ORDERERS)))
 
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of figures that are no rows of comparisons."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
-
     @property
     def graph_seeds(self) -> range:
         """Seeds of the graphs in a table."""
@@ -87,35 +82,45 @@ BASELINE = "brkga"
 
 
 def dags(settings: Settings) -> Iterator[Table]:
-    """A table for each transfer model and number of devices."""
+    """Table of mean gaps, then a table for each transfer model and number of devices."""
     graphs = [dag(seed, 20 if settings.quick else None) for seed in settings.graph_seeds]
-    for transfer, devices in itertools.product(TRANSFERS, (2, 4)):
-        problem = Problem("makespan", devices, transfer, **TRANSFERS[transfer])  # type: ignore[arg-type]
-        title = f"Random DAGs: {problem_line(problem)}"
-        yield _table(settings, title, f"dags-{transfer}-{devices}", graphs, problem, settings.among(PLACERS))
+    problems = {
+        f"{transfer}, {devices}": Problem("makespan", devices, transfer, **costs)  # type: ignore[arg-type]
+        for (transfer, costs), devices in itertools.product(TRANSFERS.items(), (2, 4))
+    }
+    titles = [f"Random DAGs: {problem_line(problem)}" for problem in problems.values()]
+    runs = {
+        column: _runs(settings, title, f"dags-{column.replace(', ', '-')}", graphs, problem, PLACERS)
+        for (column, problem), title in zip(problems.items(), titles, strict=True)
+    }
+    yield from _tables(settings, titles, runs)
 
 
 def layered(settings: Settings) -> Iterator[Table]:
-    """A table for each size."""
-    for ops in (30, 40) if settings.quick else (500, 1000, 2000):
+    """Table of mean gaps, then a table for each size."""
+    sizes = (30, 40) if settings.quick else (500, 1000, 2000)
+    titles = [f"Layered graphs of {ops:,} ops: peak memory on 1 device" for ops in sizes]
+    runs = {}
+    for ops, title in zip(sizes, titles, strict=True):
         graphs = [sample("layered", ops, seed)[0] for seed in settings.graph_seeds]
-        title = f"Layered graphs of {ops:,} ops: peak memory on 1 device"
-        yield _table(settings, title, f"layered-{ops}", graphs, Problem(), settings.among(ORDERERS))
+        runs[f"{ops:,} ops"] = _runs(settings, title, f"layered-{ops}", graphs, Problem(), ORDERERS)
+    yield from _tables(settings, titles, runs)
 
 
-def _table(
+def _runs(
     settings: Settings,
     title: str,
     name: str,
     graphs: Sequence[ComputationGraph],
     problem: Problem,
-    methods: Sequence[str],
-) -> Table:
-    """Table with a column for each time; writes its pictures.
+    candidates: Sequence[str],
+) -> list[Contest]:
+    """Runs the selected methods at each time; writes the pictures.
 
     Raises:
-      GraphrlError: there are no methods.
+      GraphrlError: no method is selected.
     """
+    methods = settings.among(candidates)
     if not methods:
         raise GraphrlError(f"{title}: none of --methods takes part: leave out its section")
     print(title, file=sys.stderr)
@@ -124,8 +129,29 @@ def _table(
     write_figure(quality_figure(rows, contests[-1].others), settings.out / f"{name}.png")
     if BASELINE in methods:
         write_figure(histogram_figure(contests[-1].rows, BASELINE), settings.out / f"{name}-improvements.png")
-    how = (
-        f"{len(graphs)} graphs (seeds from {settings.first}). Under the times: mean gaps to the best known; the other "
-        "columns are of the longest time."
+    return contests
+
+
+def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequence[Contest]]) -> Iterator[Table]:
+    """Table of mean gaps with a column for each problem, then a table with a column for each time of each problem."""
+    columns = [mean_gaps(contests) for contests in runs.values()]
+    lines = [[f"`{name}`", *(_joined(column.get(name, ())) for column in columns)] for name in columns[0]]
+    means = {name: float(np.mean([column[name][-1] for column in columns])) for name in columns[0]}
+    best = min(means, key=lambda name: means[name])
+    times = " / ".join(f"{seconds:g}" for seconds in settings.times)
+    counts = f"{settings.graphs} graph{'s' * (settings.graphs > 1)} (seeds from {settings.first})"
+    how = f"{counts}. Gap after {times} s, one figure where all times give it."
+    every = [row for contests in runs.values() for row in all_rows(contests)]
+    summary = (
+        f"`{best}` has the least mean gap to the best known after {settings.times[-1]:g} s: {percent(means[best])}."
     )
-    return Table(title, of_rows(rows), (how, *times_markdown(settings.times, contests)))
+    yield Table("Mean gap to the best known", of_rows(every), (how, markdown(["method", *runs], lines)), summary)
+    how = f"{counts}. Under the times: mean gaps to the best known; the other columns are of the longest time."
+    for title, contests in zip(titles, runs.values(), strict=True):
+        yield Table(title, of_rows(all_rows(contests)), (how, *times_markdown(settings.times, contests)))
+
+
+def _joined(gaps: Sequence[float]) -> str:
+    """Gaps at the times, one where all are equal."""
+    texts = [percent(each) for each in gaps]
+    return " / ".join(texts if len(set(texts)) > 1 else texts[:1])

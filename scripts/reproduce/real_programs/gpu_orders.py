@@ -15,9 +15,9 @@ from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.xla.assignment import predicted_bytes
 from graphrl.xla.planning.cache import Places, named_orders, places_of
-from graphrl.xla.planning.planner import predicted_bytes
-from graphrl.xla.planning.temp_search import ordered, targets_of, temp_bound
+from graphrl.xla.planning.temp_search import search_orders, targets_of, temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.gpu_compile import GpuMemory, compile_for_gpu, missing
 from reproduce.measurements import Figures, mebibytes, ratio
@@ -35,11 +35,11 @@ def gpu_orders(settings: Settings) -> Iterator[Table]:
     """
     if reason := missing():
         raise GraphrlError(reason)
-    yield _taken(settings)
+    yield _probes(settings)
     yield _programs(settings)
 
 
-def _taken(settings: Settings) -> Table:
+def _probes(settings: Settings) -> Table:
     """Table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
     lines = []
     for name, (function, args, options) in _PROBES.items():
@@ -48,10 +48,12 @@ def _taken(settings: Settings) -> Table:
         lines.append([name, *_cells(figures, "temporaries", "predicted", "reordered", "donated", "reordered donated")])
     headings = ["program", "XLA", "breadth first, predicted", "breadth first", "donated", "donated, breadth first"]
     how = (
-        "Temporaries, and results that lie in donated arguments, by XLA's figures for an H200, in XLA's order and in "
-        "one that it was given back after scheduling, in all computations: breadth first, which needs much."
+        "Temporaries, and results in donated arguments, by XLA's figures for an H200, in XLA's order and in one "
+        "given to it after scheduling, in all computations: breadth first, which needs much memory."
     )
-    return settings.measurements.table("What XLA's compiler for GPUs takes, in MiB", how, markdown(headings, lines))
+    return settings.measurements.table(
+        "Orders that XLA's compiler for GPUs follows, in MiB", how, markdown(headings, lines)
+    )
 
 
 def _programs(settings: Settings) -> Table:
@@ -72,9 +74,12 @@ def _programs(settings: Settings) -> Table:
         f"{settings.times[0]:g} s find, taken where it is better."
     )
     gains = [_gain(figures) for figures in by_name.values() if figures is not None]
-    notes = [f"geometric mean of ours / XLA: {ratio(statistics.geometric_mean(gains))}"] if gains else []
+    summary = ""
+    if gains:
+        mean = ratio(statistics.geometric_mean(gains))
+        summary = f"On a GPU graphrl's orders need {mean} of the temporaries of XLA's (geometric mean of {len(gains)})."
     title = "Temporaries on a GPU, in MiB"
-    return settings.measurements.table(title, how, markdown(headings, lines), notes=notes)
+    return settings.measurements.table(title, how, markdown(headings, lines), summary=summary)
 
 
 def _cells(figures: Figures | None, *columns: str) -> list[str]:
@@ -120,7 +125,7 @@ def _in_our_order(function: Callable[..., Any], args: tuple[Any, ...], seconds: 
     memory, module = _compiled(function, args, {})
     schedule = {c.name: module.order(c) for c in module.sequential}
     end = time.perf_counter() + seconds
-    plan = ordered(module, targets_of(module), [schedule], PlanSettings(seconds=seconds), end, LEAST_GAIN)
+    plan = search_orders(module, targets_of(module), [schedule], PlanSettings(seconds=seconds), end, LEAST_GAIN)
     planned = module.with_orders(plan.schedule)
     return {
         "instructions": sum(len(c.instructions) for c in module.sequential),

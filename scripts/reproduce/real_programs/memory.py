@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import percent
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.optimize import optimize
@@ -19,7 +19,7 @@ from graphrl.xla.planning.temp_search import temp_bound
 from graphrl.xla.settings import Settings as PlanSettings
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.real_programs.programs import INFERENCE, TRAINING, Settings, Subject, parts
-from reproduce.results import Table
+from reproduce.results import Table, markdown
 
 RECOMPUTE = 0.05  # part of the estimated run time
 HEURISTICS = (
@@ -29,7 +29,6 @@ HEURISTICS = (
 
 _MEAN_TARGET = 0.9  # of XLA's memory scheduler, over the training steps
 WITHIN = 0.02
-_COLUMNS = ("default", "memory", "graphrl")
 
 
 class _Row(NamedTuple):
@@ -61,10 +60,13 @@ def _table(settings: Settings, training: bool, rows: Sequence[_Row]) -> Table:
     title = "Training steps" if training else "Inference"
     how = (
         "XLA's own figures. No order needs less than the bound: live bytes, less all that the buffers of results could "
-        "hold."
+        "store."
     )
     lines = markdown(headings, [row.cells for row in rows])
-    return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, _means(rows, training))
+    mean = _means(rows, training)
+    share = mean.partition(": ")[2].partition(" of ")[0]
+    summary = f"{title}: {share} of the temporaries of XLA's memory scheduler (geometric mean)." if mean else ""
+    return settings.measurements.table(f"{title}: MiB of temporaries", how, lines, mean, summary=summary)
 
 
 def _row(settings: Settings, subject: Subject) -> _Row:
@@ -110,47 +112,25 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 
 def prediction(settings: Settings) -> Iterator[Table]:
-    """Table of each program under both of XLA's schedules and the longest plan's."""
-    headings = [
-        "program",
-        *(f"{name}{what}" for name in _COLUMNS for what in (", XLA [MiB]", ", predicted", ", error")),
-    ]
-    lines, errors = [], []
+    """Table with a row for each of XLA's schedules and for the longest plan's."""
+    errors = {name: list[float]() for name in ("default", "memory", "graphrl")}
     for subject in settings.subjects((*TRAINING, *INFERENCE)):
-        schedules = [of_xla(settings, subject, "default"), of_xla(settings, subject, "memory")]
-        schedules.append(of_plan(settings, subject, settings.times[-1]))
-        errors.append([_error(figures) for figures in schedules])
-        cells = [
-            cell for figures, error in zip(schedules, errors[-1], strict=True) for cell in _error_cells(figures, error)
-        ]
-        lines.append([subject.name, *cells])
-    shares = [_share(name, [row[k] for row in errors]) for k, name in enumerate(_COLUMNS)]
-    shares.append(_share("all", [error for row in errors for error in row]))
-    yield settings.measurements.table("Predicted temporaries", markdown(headings, lines), notes=shares)
-
-
-def _error(figures: Figures | None) -> float | None:
-    if figures is None or not figures["temp"]:
-        return None
-    return figures["predicted"] / figures["temp"] - 1
-
-
-def _error_cells(figures: Figures | None, error: float | None) -> list[str]:
-    if figures is None:
-        return ["-"] * 3
-    return [mebibytes(figures["temp"]), mebibytes(figures["predicted"]), percent(error)]
-
-
-def _share(name: str, errors: list[float | None]) -> str:
-    some = [error for error in errors if error is not None]
-    if not some:
-        return f"{name}: nothing to compare"
-    within = sum(abs(error) <= WITHIN for error in some)
-    exact = sum(error == 0 for error in some)
-    return (
-        f"{name}: {within} of {len(some)} ({100 * within / len(some):.0f}%) within {100 * WITHIN:.0f}%, "
-        f"{exact} exact, worst {percent(max(some, key=abs))}"
+        plan = of_plan(settings, subject, settings.times[-1])
+        schedules = of_xla(settings, subject, "default"), of_xla(settings, subject, "memory"), plan
+        for figures, some in zip(schedules, errors.values(), strict=True):
+            if figures is not None and figures["temp"]:
+                some.append(figures["predicted"] / figures["temp"] - 1)
+    errors["all"] = [error for some in errors.values() for error in some]
+    lines = [
+        [name, f"{len(some)}", *(f"{sum(abs(error) <= limit for error in some)}" for limit in (WITHIN, 0)),
+         percent(max(some, key=abs, default=None))]
+        for name, some in errors.items()
+    ]  # fmt: skip
+    table = markdown(["schedules", "compared", f"within {WITHIN:.0%}", "exact", "worst"], lines)
+    summary = (
+        f"Temporaries predicted without compiling are XLA's figure for {lines[-1][3]} of {lines[-1][1]} schedules."
     )
+    yield settings.measurements.table("Predicted temporaries", table, summary=summary)
 
 
 def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:

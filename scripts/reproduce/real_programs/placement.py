@@ -14,7 +14,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.jaxpr.reader import from_jax
 from graphrl.units import format_seconds
-from reproduce.contest import all_rows, times_markdown
+from reproduce.contest import all_rows, mean_gaps, times_markdown
 from reproduce.real_programs.programs import Settings, build
 from reproduce.results import Table, of_rows
 
@@ -76,7 +76,12 @@ def _table(
     makespans = markdown(headings, [_line(graph, contests[-1].rows, methods) for graph in graphs])
     how = f"{len(graphs)} programs on {CHIP}s. Under the times: mean gaps to the best known."
     parts = how, gaps, f"Makespans after {settings.times[-1]:g} s:", makespans, notes
-    return Table(f"{link.name} ({link.source}): {problem_line(problem)}", of_rows(all_rows(contests)), parts)
+    best = min((gaps[-1], method) for method, gaps in mean_gaps(contests).items())[1]
+    summary = (
+        f"`{best}` has the least mean gap to the best known makespan, on {problem.devices} devices over {link.name}."
+    )
+    title = f"{link.name} ({link.source}): {problem_line(problem)}"
+    return Table(title, of_rows(all_rows(contests)), parts, summary)
 
 
 def _line(graph: ComputationGraph, rows: Sequence[Row], methods: Sequence[str]) -> list[str]:

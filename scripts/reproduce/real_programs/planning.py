@@ -1,7 +1,6 @@
 """Time to plan large programs, and growth of a process while a program runs.
 
-Time is split into tracing, reading, planning, predicting, and writing a schedule. Growth is measured in a new process
-for each run of a schedule.
+Growth is measured in a new process for each run of a schedule.
 """
 
 import dataclasses
@@ -9,68 +8,40 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from graphrl.compare.report import markdown, percent
+from graphrl.compare.report import percent
 from graphrl.compare.runs import Executor, make_runs
 from graphrl.errors import GraphrlError
-from graphrl.graphs.readers.hlo.module import parse_module
-from graphrl.graphs.readers.hlo.reader import read_hlo
-from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.process import count_cores
 from graphrl.solvers.base import Budget
 from graphrl.units import format_seconds
-from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.callback import rescheduled
-from graphrl.xla.hook import captured
 from graphrl.xla.settings import PROBLEM
-from reproduce.measurements import Figures, mebibytes, timed
+from reproduce.measurements import Figures, mebibytes
 from reproduce.real_programs.memory import of_plan, planned_order
 from reproduce.real_programs.process_size import RETURNING, Recipe, Schedule, measure_resident
 from reproduce.real_programs.programs import PLANNING, RESIDENT, Settings, Subject
-from reproduce.results import Table
+from reproduce.results import Table, markdown
 
 NEAR = 0.01  # of the final value
 _LARGE = 5000  # instructions from which a program gets the longest time
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """Table of the work around planning, and one of planning."""
-    around = {subject.name: _around(settings, subject) for subject in settings.subjects(PLANNING)}
-    headings = ["program", "instructions", "ops", "trace and lower", "XLA, to its schedule", "parse", "read", "predict",
-                "write schedule"]  # fmt: skip
-    lines = [[name, *_around_cells(figures)] for name, figures in around.items()]
-    yield settings.measurements.table("Around planning", "Seconds.", markdown(headings, lines))
-    headings = ["program", "instructions", "budget [s]", "taken [s]", "compiling", f"within {NEAR:.0%} after",
+    """Table with a row for each program."""
+    headings = ["program", "instructions", "budget [s]", "planning [s]", "compiling", f"within {NEAR:.0%} after",
                 "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
     for subject in settings.subjects(PLANNING):
-        figures = around[subject.name]
-        if figures is not None:
-            seconds = settings.times[-1] if figures["instructions"] >= _LARGE else settings.times[0]
-            lines.append([subject.name, f"{figures['instructions']:,}", f"{seconds:g}",
-                          *_search_cells(_search(settings, subject, seconds))])  # fmt: skip
+        instructions = len(subject.module("default").entry.instructions)
+        seconds = settings.times[-1] if instructions >= _LARGE else settings.times[0]
+        cells = _search_cells(_search(settings, subject, seconds))
+        lines.append([subject.name, f"{instructions:,}", f"{seconds:g}", *cells])
     how = (
-        "Method auto, from a graph in memory to its plan, without a warm-up: what JAX compiles is in the time. The "
-        "last two times are those at which the plan was that good."
+        "Method auto, from a graph in memory to its plan, without a warm-up: times include JAX's compilations. The "
+        "last two times are those at which the plan had that quality."
     )
-    yield settings.measurements.table("Planning", how, markdown(headings, lines))
-
-
-def _around(settings: Settings, subject: Subject) -> Figures | None:
-    def measure() -> Figures:
-        fresh = Subject(subject.name, settings.out)
-        _, lower = timed(lambda: fresh.lowered)
-        module, capture = timed(lambda: captured(fresh.lowered))
-        data = module.message.SerializeToString()
-        module, parse = timed(lambda: parse_module(data))
-        program, read = timed(lambda: read_hlo(module, chip=DEFAULT_CHIP))
-        _, predict = timed(lambda: TempPredictor(module)(module.order(module.entry)))
-        _, write = timed(lambda: rescheduled(module, {module.entry.name: program.sequence(program.schedule)}))
-        sizes = {"instructions": len(module.entry.instructions), "ops": len(program.graph.ops)}
-        return sizes | {
-            "lower": lower, "capture": capture, "parse": parse, "read": read, "predict": predict, "write": write
-        }  # fmt: skip
-
-    return settings.measurements.get({"what": "around planning", "program": subject.name}, measure)
+    largest, size, _, seconds_text, *_ = lines[-1]
+    summary = f"{largest}, of {size} instructions, is planned in {seconds_text} s."
+    yield settings.measurements.table("Planning", how, markdown(headings, lines), summary=summary)
 
 
 def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
@@ -86,13 +57,6 @@ def _search(settings: Settings, subject: Subject, seconds: float) -> Figures | N
         return {"value": row.value, "bound": row.bound, **times}
 
     return settings.measurements.get({"what": "search", "program": subject.name, "seconds": seconds}, measure)
-
-
-def _around_cells(figures: Figures | None) -> list[str]:
-    if figures is None:
-        return ["-"] * 8
-    counts = [f"{figures[name]:,}" for name in ("instructions", "ops")]
-    return counts + [f"{figures[name]:.2f}" for name in ("lower", "capture", "parse", "read", "predict", "write")]
 
 
 def _search_cells(figures: Figures | None) -> list[str]:
@@ -114,11 +78,14 @@ def resident(settings: Settings) -> Iterator[Table]:
     ]  # fmt: skip
     lines = [line for subject in settings.subjects(RESIDENT) for line in _lines(settings, subject)]
     how = (
-        "The rise while the executable runs for the first time (temporaries, results and what XLA's threads take), "
-        f"sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has it, and with "
-        f"{' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` says why)."
+        "The rise while the executable runs for the first time (temporaries, results and allocations of XLA's "
+        f"threads), sampled every 2 ms; medians of {_REPEATS[settings.quick]} processes each; as the C library has "
+        f"it, and with {' '.join(map('='.join, RETURNING.items()))} (`reproduce.real_programs.process_size` explains "
+        "it)."
     )
-    yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines))
+    first, *_, last = [line for line in lines if line[0] == lines[0][0]]
+    summary = f"{first[0]} grows by {first[4]} MiB under {first[1]}, by {last[4]} MiB under {last[1]}."
+    yield settings.measurements.table("Resident size of the process", how, markdown(headings, lines), summary=summary)
 
 
 def _lines(settings: Settings, subject: Subject) -> Iterator[list[str]]:

@@ -153,11 +153,11 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
     """Measures one call."""
-    given = jax.block_until_ready(random_arguments(args, seed))
+    arguments = jax.block_until_ready(random_arguments(args, seed))
     sampler = _Sampler()
     started = time.perf_counter()
     with sampler:
-        results = jax.block_until_ready(compiled(*given))
+        results = jax.block_until_ready(compiled(*arguments))
         seconds = time.perf_counter() - started
     temp = compiled.memory_analysis().temp_size_in_bytes
     return Resident(sampler.before, sampler.peak, temp, seconds, sampler.samples, digest(results))

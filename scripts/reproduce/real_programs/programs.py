@@ -30,7 +30,6 @@ from graphrl.xla.hook import captured, compile_in_order
 from graphrl.xla.planning.cache import Places, named_orders, places_of
 from reproduce import launcher
 from reproduce.launcher import names, option, seconds
-from reproduce.measurements import Measurements
 from reproduce.models import steps
 from reproduce.models.images import residual_network, u_net, vision_transformer
 from reproduce.models.language import graph_network, llama, lstm, transformer
@@ -172,7 +171,7 @@ class Settings(launcher.Settings):
 
     out: Path = option(Path("out/real_programs"), "folder of everything but the tables")
     times: tuple[float, ...] = option((10.0, 60.0), "seconds of a plan", quick=(0.2, 0.5), parse=seconds)
-    methods: tuple[str, ...] | None = option(None, "of placement: leave out all others", parse=names, metavar="M,...")
+    methods: tuple[str, ...] | None = option(None, "of placement: the only ones to run", parse=names, metavar="M,...")
     programs: tuple[str, ...] | None = option(
         None, "as in resnet50/training/b8,resnet50/inference/b1", parse=names, metavar="P,..."
     )
@@ -186,11 +185,6 @@ class Settings(launcher.Settings):
         for name in self.programs or ():
             if name not in UPDATES:
                 parts(name)
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:
         """Programs of a section: those of --programs, else the small ones with --quick, else its own."""

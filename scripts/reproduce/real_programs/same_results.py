@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.units import format_seconds
 from graphrl.xla.planning.cache import Places
@@ -25,7 +24,7 @@ from reproduce.measurements import Figures, mebibytes
 from reproduce.real_programs.memory import of_plan, planned_order
 from reproduce.real_programs.process_size import random_arguments
 from reproduce.real_programs.programs import IDENTICAL, Settings, Subject
-from reproduce.results import Table, bullets, here
+from reproduce.results import Table, bullets, here, markdown
 
 SLOWER = 1.05  # target: largest ratio of step times
 _ROUNDS = 11
@@ -44,27 +43,29 @@ def identical(settings: Settings) -> Iterator[Table]:
         f"Full compilations; random weights and inputs (seed 0). Step times are medians of {_ROUNDS} runs of each, in "
         'turns; the ratio is the median over these rounds. "Finite" is the share of numbers in the results that are.'
     )
-    notes = _summary([figures for figures in by_name.values() if figures is not None])
-    yield settings.measurements.table(
-        "Results and step times against XLA's own schedule", how, markdown(headings, lines), notes=notes
-    )
+    notes = list(_summary([figures for figures in by_name.values() if figures is not None]))
+    title, table = "Results and step times against XLA's own schedule", markdown(headings, lines)
+    summary = f"Results under graphrl's schedules, {'; '.join(notes)}." if notes else ""
+    yield settings.measurements.table(title, how, table, notes=notes, summary=summary)
 
 
 def same_results(settings: Settings) -> Iterator[Table]:
     """Table with a row for each file of tests, and the cases by name."""
     kinds = _run(*(["-k", _QUICK] if settings.quick else []))
-    headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong ones"]
+    headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong cases"]
     how = (
-        "A case is some programs and all that a user sees of them: results to the bit with types and shardings, "
-        "effects and their order, errors, warnings, which arguments are deleted. It runs by `jax.jit` and by "
-        "`graphrl.jit`, and is wrong if these differ or if one fails. Effects that jax leaves unordered may come "
-        "in any order. Donation is lost where an argument is kept that `jax.jit` deletes, which the plan's bytes hold."
+        "A case compares all visible behaviour of some programs under `jax.jit` and `graphrl.jit`: bits, types and "
+        "shardings of results, effects and their order, errors, warnings, and deleted arguments. It is wrong if these "
+        "differ or if one fails. Effects that jax leaves unordered may have any order. Donation is lost where "
+        "`graphrl.jit` keeps an argument that `jax.jit` deletes; the plan's bytes include it."
     )
     lines = [[kind, *_case_cells(cases)] for kind, cases in kinds.items()]
     lines.append(["all", *_case_cells([case for cases in kinds.values() for case in cases])])
+    summary = f"{lines[-1][2]} of {lines[-1][1]} cases, {lines[-1][3]} programs, behave other than under `jax.jit`."
     names = [f"{kind}: {', '.join(map(_name, cases))}" for kind, cases in kinds.items()]
     lost = [f"donation lost: {_name(case)}" for cases in kinds.values() for case in cases if _count([case], "lost")]
-    yield Table("The same results", here(), (how, markdown(headings, lines), bullets(names), bullets(lost)))
+    parts = how, markdown(headings, lines), bullets(names), bullets(lost)
+    yield Table("The same results", here(), parts, summary)
 
 
 def _figures(settings: Settings, subject: Subject) -> Figures | None:
@@ -105,16 +106,8 @@ def _run(*options: str) -> dict[str, list[xml.Element]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            str(TESTS),
-            f"--config-file={ROOT / 'pyproject.toml'}",
-            *options,
-        ]
-        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1"]  # it has properties of cases
+        command = [sys.executable, "-m", "pytest", "-q", str(TESTS), f"--config-file={ROOT / 'pyproject.toml'}"]
+        command += [f"--junitxml={report}", "--override-ini=junit_family=xunit1", *options]  # with properties of cases
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode > 1:  # 1: a test failed
             raise GraphrlError(f"pytest: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
@@ -165,12 +158,12 @@ def _is_wrong(case: xml.Element) -> bool:
 def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
     """Seconds of a run of each executable; the first one alternates between rounds."""
     for number in range(_ROUNDS):
-        taken = [0.0, 0.0]
+        seconds = [0.0, 0.0]
         for which in (0, 1) if number % 2 else (1, 0):
             started = time.perf_counter()
             jax.block_until_ready(executables[which](*args))
-            taken[which] = time.perf_counter() - started
-        yield taken
+            seconds[which] = time.perf_counter() - started
+        yield seconds
 
 
 def _differing(before: np.ndarray, after: np.ndarray) -> int:

@@ -19,7 +19,7 @@ from graphrl.xla import hook
 from graphrl.xla.callback import Unplanned
 from graphrl.xla.planning.planner import Planner
 from graphrl.xla.settings import Settings as PlanSettings
-from reproduce.measurements import Figures, mebibytes, ratio, timed
+from reproduce.measurements import Figures, mebibytes, ratio, time_call
 from reproduce.models.losses import Update
 from reproduce.models.programs import Program
 from reproduce.real_programs.memory import RECOMPUTE
@@ -28,7 +28,10 @@ from reproduce.real_programs.programs import QUICK, TRAINING, UPDATES, Settings,
 from reproduce.results import Table, bullets
 
 TARGETS = {"graphrl": 0.88, "recomputed": 0.65}  # of the better scheduler, geometric means
-HEADINGS = ("program", "given [MiB]", "XLA default", "XLA memory", "graphrl", "recomputed", "/ better", "recomputed /")
+HEADINGS = (
+    "program", "arguments [MiB]", "XLA default", "XLA memory", "graphrl", "recomputed", "graphrl / better",
+    "recomputed / better",
+)  # fmt: skip
 _ROUNDS = 7
 _STEPS = {"step": "", "recomputed_step": ", recomputed"}
 
@@ -38,16 +41,17 @@ def totals(settings: Settings) -> Iterator[Table]:
     own = [name for name in settings.programs or () if name in UPDATES]
     names = own or (["neural ODE"] if settings.quick else UPDATES)
     by_name = {name: _figures(settings, "total", name, _measure) for name in names}
-    headings = [*HEADINGS, "same bits", "step", "recomputed", "first call [s]", "jax's"]
+    headings = [*HEADINGS, "same bits", "step ratio", "recomputed", "first call [s]", "jax's"]
     how = (
-        f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument; graphrl with "
-        f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. The step is graphrl's over jax's, "
-        f"medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations, of one process, "
-        "nothing on disk."
+        "MiB by XLA's figures: arguments, temporaries, and results outside of donated arguments; graphrl with "
+        f"seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Step ratios are graphrl's over "
+        f"jax's, medians of {_ROUNDS} in turns, of order alone and recomputed. First calls are compilations in one "
+        "process without plans on disk."
     )
     lines = [[*_cells(name, figures), *_run_cells(figures)] for name, figures in by_name.items()]
     notes = [*_summary(by_name), *_run_summary(by_name)]
-    yield settings.measurements.table("Donated steps: MiB in all", how, markdown(headings, lines), bullets(notes))
+    title, table = "Donated steps: total MiB", markdown(headings, lines)
+    yield settings.measurements.table(title, how, table, bullets(notes), summary=_main(by_name))
 
 
 def zoo_totals(settings: Settings) -> Iterator[Table]:
@@ -55,13 +59,13 @@ def zoo_totals(settings: Settings) -> Iterator[Table]:
     names = [name for name in settings.names_of(TRAINING) if "/training/" in name] or [QUICK[0]]
     by_name = {name: _figures(settings, "zoo total", name, _measure_zoo) for name in names}
     how = (
-        f"MiB by XLA's figures: arguments, temporaries, and results that lie in no donated argument. A step gives its "
-        f"loss and, in the place of what it is given, the weights by Adam, its moments and all else that the model "
-        f"carries; graphrl with seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Only compiled."
+        "MiB by XLA's figures: arguments, temporaries, and results outside of donated arguments. A step returns "
+        "its loss and, in donated buffers, the weights by Adam, its moments and the model's other state; graphrl "
+        f"with seconds={settings.times[0]:g}, without and with recompute={RECOMPUTE:g}. Only compiled."
     )
     lines = [_cells(name, figures) for name, figures in by_name.items()]
-    title = "The zoo's training steps, donated: MiB in all"
-    yield settings.measurements.table(title, how, markdown(HEADINGS, lines), bullets(_summary(by_name)))
+    title, table = "The zoo's training steps, donated: total MiB", markdown(HEADINGS, lines)
+    yield settings.measurements.table(title, how, table, bullets(_summary(by_name)), summary=_main(by_name))
 
 
 def _figures(settings: Settings, what: str, name: str, measure: Callable[[str, float], Figures]) -> Figures | None:
@@ -73,11 +77,11 @@ def _figures(settings: Settings, what: str, name: str, measure: Callable[[str, f
 def _measure(name: str, seconds: float) -> Figures:
     step, state, batch = UPDATES[name]()
     jitted = jax.jit(step, donate_argnums=0)
-    lowered, first_jax = timed(lambda: jitted.lower(state, batch))
-    theirs, compiling = timed(lowered.compile)
+    lowered, first_jax = time_call(lambda: jitted.lower(state, batch))
+    theirs, compiling = time_call(lowered.compile)
     memory = hook.compile_in_order(lowered, "memory", quick=True)
     plan: dict[str, Any] = {"seconds": seconds, "cache": False}
-    ours, first = timed(lambda: graphrl.compile(jitted, state, batch, **plan))
+    ours, first = time_call(lambda: graphrl.compile(jitted, state, batch, **plan))
     again = graphrl.compile(jitted, state, batch, recompute=RECOMPUTE, **plan)
     results = [digest(compiled(jax.tree.map(jnp.copy, state), batch)) for compiled in (theirs, ours, again)]
     times = _times((theirs, ours, again), state, batch)
@@ -96,11 +100,11 @@ def _times(executables: Any, state: Any, batch: Any) -> list[float]:
     """Median seconds of a call of each, in turns."""
     rounds = []
     for _ in range(_ROUNDS):
-        taken = []
+        seconds_of_round = []
         for compiled in executables:
             own = jax.block_until_ready(jax.tree.map(jnp.copy, state))
-            taken.append(timed(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
-        rounds.append(taken)
+            seconds_of_round.append(time_call(lambda: jax.block_until_ready(compiled(own, batch)))[1])  # noqa: B023
+        rounds.append(seconds_of_round)
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
@@ -137,10 +141,10 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compil
 
 
 def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
-    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `given` are its arguments."""
+    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `arguments` are its."""
     executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
-    given = default.memory_analysis().argument_size_in_bytes
-    return {"given": given, **{name: _total(compiled) for name, compiled in executables.items()}}
+    arguments = default.memory_analysis().argument_size_in_bytes
+    return {"arguments": arguments, **{name: _total(compiled) for name, compiled in executables.items()}}
 
 
 def _total(compiled: Any) -> int:
@@ -157,7 +161,7 @@ def _cells(name: str, figures: Figures | None) -> list[str]:
     """Row under `HEADINGS`."""
     if figures is None:
         return [name, *["-"] * (len(HEADINGS) - 1)]
-    sizes = [mebibytes(figures[column]) for column in ("given", "default", "memory", "graphrl", "recomputed")]
+    sizes = [mebibytes(figures[column]) for column in ("arguments", "default", "memory", "graphrl", "recomputed")]
     return [name, *sizes, *(ratio(figures[which] / _better(figures)) for which in TARGETS)]
 
 
@@ -168,12 +172,22 @@ def _run_cells(figures: Figures | None) -> list[str]:
     return ["yes" if figures["same"] else "**no**", *steps, f"{figures['first']:.1f}", f"{figures['jax']:.1f}"]
 
 
+def _main(by_name: Mapping[str, Figures | None]) -> str:
+    """Means against the better of XLA's schedulers, in a sentence."""
+    order, recomputed = (ratio(_mean(by_name, name)) for name in TARGETS)
+    return f"A step needs {order} of the better XLA scheduler's total by order alone, {recomputed} with recomputation."
+
+
+def _mean(by_name: Mapping[str, Figures | None], name: str) -> float | None:
+    quotients = [figures[name] / _better(figures) for figures in _measured(by_name)]
+    return statistics.geometric_mean(quotients) if quotients else None
+
+
 def _summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
     """Results for the targets."""
     measured = _measured(by_name)
     for name, target in TARGETS.items():
-        if measured:
-            mean = statistics.geometric_mean(figures[name] / _better(figures) for figures in measured)
+        if (mean := _mean(by_name, name)) is not None:
             met = "met" if mean <= target else "**not met**"
             yield f"{name}: {ratio(mean)} of the better scheduler's total, target {ratio(target)}: {met}"
     above = sum(max(figures[name] for name in TARGETS) > _better(figures) for figures in measured)

@@ -19,7 +19,7 @@ from graphrl.solvers.base import Budget
 from reproduce import launcher
 from reproduce.contest import Contest, Entrant
 from reproduce.launcher import check_known, numbers, option, seconds
-from reproduce.policies import kept, trained, untrained
+from reproduce.policies import copy_policy, train_policies, untrained
 
 # Two A100s, the chip of the zoo's times, and NVLink between them: 300 GB/s each way. Over PCIe (50 GB/s) list
 # scheduling leaves half of the programs on one device, and there would be nothing to decide.
@@ -116,23 +116,19 @@ class Kind(NamedTuple):
 REGAL, HINTED = Kind("message-passing", "none"), Kind("message-passing", "list")
 # label in tables -> the method that plays a checkpoint, and the kind of that checkpoint
 LEARNED: dict[str, tuple[str, Kind]] = {
-    "regal": ("regal", REGAL),
-    "idrs": ("idrs", REGAL),
-    "gas": ("regal", Kind("recurrent", "none")),
-    "regal-hint": ("regal-hint", HINTED),
-    "idrs-hint": ("idrs-hint", HINTED),
-    "gas-hint": ("regal-hint", Kind("recurrent", "list")),
-    "regal+": ("regal+", HINTED),
-}
+    "regal": ("regal", REGAL), "idrs": ("idrs", REGAL), "gas": ("regal", Kind("recurrent", "none")),
+    "regal-hint": ("regal-hint", HINTED), "idrs-hint": ("idrs-hint", HINTED),
+    "gas-hint": ("regal-hint", Kind("recurrent", "list")), "regal+": ("regal+", HINTED),
+}  # fmt: skip
 UNTRAINED = "regal-hint untrained"
 BASELINE = "brkga"
 # methods of the paper's table; methods that receive a list schedule; other methods for comparison
 PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
-TOLD = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
-BESIDE = ("anneal-schedule", "auto", "regal+")
+HINT_METHODS = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
+OTHERS = ("anneal-schedule", "auto", "regal+")
 LONGER = "auto for longer"  # for the best known, which a few short searches would not reach
-METHODS = (*PAPER, *TOLD, *BESIDE, LONGER)
-TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *BESIDE)
+METHODS = (*PAPER, *HINT_METHODS, *OTHERS, LONGER)
+TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *OTHERS)
 # methods without random numbers, or slow ones: they get one seed
 ONCE = ("cp-sat", "list", "metis", LONGER)
 PROBLEM = ("objective", "devices", "transfer", "latency", "bandwidth")  # settings of a policy
@@ -185,11 +181,11 @@ class Settings(launcher.Settings):
         ]
         agent = "regal-hint" if kind.hint == "list" else "regal"
         run = self.out / "training" / f"{task}-{kind.encoder}-{kind.hint}"
-        return [self.copy(Policy.load(file)) for file in trained(Policy, agent, run, self.seeds, words)]
+        return [self.copy(Policy.load(file)) for file in train_policies(Policy, agent, run, self.seeds, words)]
 
     def copy(self, policy: Policy) -> Path:
         """Copies a policy to a file named by its digest, and returns the path."""
-        return kept(policy, self.out)
+        return copy_policy(policy, self.out)
 
     def budget(self, label: str) -> Budget:
         """Budget of a method in a task's table."""

@@ -21,9 +21,9 @@ import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import Policy, networks, played, smallest
+from graphrl.agents.regal.network import Policy, choose_action, networks, tiny_instance
 from graphrl.compare.pictures import quality_figure
-from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Row
 from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances, observe
 from graphrl.graphs.datasets.sets import load_graphs
@@ -36,18 +36,19 @@ from graphrl.plan.plot import write_figure
 from graphrl.solvers.base import Budget
 from reproduce.contest import Entrant
 from reproduce.measurements import median_seconds
-from reproduce.policies import once
+from reproduce.policies import cached_policy
 from reproduce.regal.settings import BASELINE, LEARNED, TASKS, TIMED, Settings
-from reproduce.regal.tables import HEADINGS, Score, ahead, cells, scores
-from reproduce.results import Table, bullets, of_rows
+from reproduce.regal.tables import HEADINGS, Score, cells, compare_gaps, scores
+from reproduce.results import Table, bullets, markdown, of_rows
 
 LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
 METHODS = (BASELINE, "regal", "regal-hint", "gas")
+FIGURES = ("improvement", "gap")  # columns of a budget
 GOAL = 0.15  # of BRKGA's time
 _LONG = 3600.0  # seconds: never reached; with a time limit `graphrl.compare` compiles before the clock starts
 GRAPHS, QUICK_GRAPHS = "regal-like:30x8@10000", "regal-like:12x2@10000"
 STEPS = 80
-PLAYED = 16  # proposals for a graph in a step: REINFORCE's samples, evolution's individuals
+PROPOSALS = 16  # proposals for a graph in a step: REINFORCE's samples, evolution's individuals
 EVALUATIONS = 160  # of each run of BRKGA in training
 EVOLUTION = EvolutionSettings(strength=0.3)
 
@@ -56,15 +57,17 @@ def limits(settings: Settings) -> Iterator[Table]:
     """Table with a row for each method."""
     sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
     by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
-    yield _table(settings, "Evaluation limits", sweep, _reached(by_limit, settings.evaluations))
+    yield _table(settings, "Evaluation limits", sweep, _limit_notes(by_limit, settings.evaluations), "improvement")
 
 
 def timed(settings: Settings) -> Iterator[Table]:
     """Table with a row for each method; writes the picture of quality against time."""
     sweep = _sweep(settings, TIMED, {f"{seconds:g} s": Budget(None, seconds) for seconds in settings.times})
     write_figure(quality_figure(sweep.rows, sweep.others), settings.out / f"{settings.task}-time.png")
-    notes = (f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in ahead(by_label, "regal+"))
-    yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes)
+    notes = (
+        f"at {name} {line}" for name, by_label in sweep.by_budget.items() for line in compare_gaps(by_label, "regal+")
+    )
+    yield _table(settings, f"{TASKS[settings.task].title}, equal time", sweep, notes, "gap")
 
 
 def overhead(settings: Settings) -> Iterator[Table]:
@@ -94,7 +97,9 @@ def overhead(settings: Settings) -> Iterator[Table]:
         "graphs and seeds."
     )
     title = f"Time of the proposals: {problem_line(TASKS[task].problem)}"
-    yield Table(title, of_rows(contest.rows), (how, markdown(headings, lines), bullets(notes)))
+    times = " and ".join(f"`{line[0]}` {line[2]}" for line in lines[1:])
+    summary = f"Time at equal evaluations over that of BRKGA: {times}."
+    yield Table(title, of_rows(contest.rows), (how, markdown(headings, lines), bullets(notes)), summary)
 
 
 def evolved(settings: Settings) -> Iterator[Table]:
@@ -115,9 +120,12 @@ def evolved(settings: Settings) -> Iterator[Table]:
         f"from the best of this table. Means over {settings.seeds} seeds of search and training, with 95% intervals."
     )
     lines = markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()])
-    notes = bullets([*ahead(by_label, "regal, evolution", ("regal, untrained", "regal, reinforce")), *contest.faults()])
+    notes = bullets(
+        [*compare_gaps(by_label, "regal, evolution", ("regal, untrained", "regal, reinforce")), *contest.faults()]
+    )
     title = f"REGAL's policy evolved: {problem_line(TASKS[task].problem)}"
-    yield Table(title, of_rows(contest.rows), (how, lines, notes))
+    means = ", ".join(f"{label} {100 * one.gap.mean:.1f}%" for label, one in by_label.items())
+    yield Table(title, of_rows(contest.rows), (how, lines, notes), f"Mean gap from the best of the table: {means}.")
 
 
 class _Sweep(NamedTuple):
@@ -142,8 +150,8 @@ def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budg
     return sweep
 
 
-def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -> Table:
-    headings = ["method", *(f"{name}: {figure}" for name in sweep.by_budget for figure in ("improvement", "gap"))]
+def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str], figure: str) -> Table:
+    headings = ["method", *(f"{name}: {each}" for name in sweep.by_budget for each in FIGURES)]
     columns = list(sweep.by_budget.values())
     lines = [
         [label, *(text for one in columns for text in (one[label].improvement.percent(True), one[label].gap.percent()))]
@@ -154,10 +162,12 @@ def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str]) -
         f"{settings.evaluations:,} evaluations, of the same seed."
     )
     title = f"{what}: {problem_line(TASKS[settings.task].problem)}"
-    return Table(title, of_rows(sweep.rows), (how, markdown(headings, lines), bullets(notes)))
+    figures = ", ".join(f"`{line[0]}` {line[FIGURES.index(figure) - 2]}" for line in lines)
+    summary = f"Mean {figure} after {list(sweep.by_budget)[-1]}: {figures}."
+    return Table(title, of_rows(sweep.rows), (how, markdown(headings, lines), bullets(notes)), summary)
 
 
-def _reached(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> Iterator[str]:
+def _limit_notes(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> Iterator[str]:
     """Compares BRKGA with the most evaluations and REGAL, with and without the hint, with those of the table."""
     most, usual = max(by_limit), by_limit.get(evaluations, {})
     for label in (label for label in ("regal", "regal-hint") if label in usual and BASELINE in by_limit[most]):
@@ -188,7 +198,7 @@ def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps
 def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
     """Fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
-    population = init_all(jax.random.split(key, config.actions), observe(smallest(config)))
+    population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
     for step in range(steps):
         fittest, population = _generation(config, jax.random.fold_in(key, step), population, batch)
     return fittest
@@ -211,7 +221,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
         params = way(config, jax.random.key(seed), batch, steps)
         return Policy(config, jax.tree.map(np.asarray, params), name)
 
-    file = once(settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack", make)
+    file = cached_policy(settings.out / "training" / f"{settings.task}-{name}-{seed}.msgpack", make)
     return settings.copy(Policy.load(file))
 
 
@@ -220,7 +230,7 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
     problem = TASKS[settings.task].problem
     if settings.quick:
         return RegalConfig(problem, evaluations=80, rounds=1, width=4, actions=4), QUICK_GRAPHS, 2
-    return RegalConfig(problem, evaluations=EVALUATIONS, actions=PLAYED), GRAPHS, STEPS
+    return RegalConfig(problem, evaluations=EVALUATIONS, actions=PROPOSALS), GRAPHS, STEPS
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -241,7 +251,7 @@ def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: Propos
     state, first = env.reset(reset_key, graph)
 
     def one(params: Any) -> jax.Array:
-        action = played(config, action_key, networks(config).policy.apply(params, first.observation))
+        action = choose_action(config, action_key, networks(config).policy.apply(params, first.observation))
         return env.step(step_key, state, action, graph)[1].reward
 
     return jax.vmap(one)(population)

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compare.pictures import histogram_figure
-from graphrl.compare.report import markdown, problem_line
+from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Case, Row
 from graphrl.compare.table import TIE, Best, Estimate, best_known, estimate
 from graphrl.plan.plot import write_figure
 from reproduce.contest import Contest
 from reproduce.regal.settings import BASELINE, LEARNED, LONGER, METHODS, TASKS, UNTRAINED, Settings
-from reproduce.results import Table, bullets, of_rows
+from reproduce.results import Table, bullets, markdown, of_rows
 
 HEADINGS = (
     "method", "improvement over BRKGA", "gap from best known", "matches or beats", "best", "worst", "to bound",
@@ -75,9 +75,9 @@ def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[T
     print(f"{title}: {settings.evaluations:,} evaluations", file=sys.stderr)
     contest = settings.on_task(task, entrants)
     by_label = scores(contest, contest.by_label[BASELINE])
-    drawn = [row for label in order if label in (BASELINE, *LEARNED) for row in contest.by_label[label]]
+    learned = [row for label in order if label in (BASELINE, *LEARNED) for row in contest.by_label[label]]
     picture = f"{task}-{'shipped' if shipped else 'improvements'}.png"
-    write_figure(histogram_figure(drawn, BASELINE), settings.out / picture)
+    write_figure(histogram_figure(learned, BASELINE), settings.out / picture)
     others = "".join(
         f"; {label} {settings.budget(label).seconds:g} s" for label in ("cp-sat", LONGER) if label in by_label
     )
@@ -89,7 +89,7 @@ def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[T
     )
     lines = markdown(HEADINGS, [cells(label, one) for label, one in by_label.items()])
     notes = bullets([*_goals(task, by_label), *contest.faults()])
-    yield Table(f"{title}: {problem_line(problem)}", of_rows(contest.rows), (how, lines, notes))
+    yield Table(f"{title}: {problem_line(problem)}", of_rows(contest.rows), (how, lines, notes), gap_summary(by_label))
 
 
 def scores(contest: Contest, baseline: Sequence[Row]) -> dict[str, Score]:
@@ -111,7 +111,7 @@ def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best
     gaps = [ratios - 1 for values in ours.values() if (ratios := _geometric_ratio(values, best, "value")) > 0]
     everything = np.concatenate([*improved, np.zeros(0)])
     bounds = [ratio for values in ours.values() if (ratio := _geometric_ratio(values, best, "bound")) > 0]
-    good = [row for row in rows if row.feasible]
+    feasible = [row for row in rows if row.feasible]
     return Score(
         improvement=estimate([float(gains.mean()) for gains in improved]),
         gap=estimate(gaps),
@@ -119,8 +119,8 @@ def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best
         highest=float(everything.max(initial=-math.inf)),
         lowest=float(everything.min(initial=math.inf)),
         bound=float(np.mean(bounds)) - 1 if bounds else math.nan,
-        seconds=float(np.mean([row.seconds - row.compile_seconds for row in good])) if good else math.nan,
-        failed=len(rows) - len(good),
+        seconds=float(np.mean([row.seconds - row.compile_seconds for row in feasible])) if feasible else math.nan,
+        failed=len(rows) - len(feasible),
         runs=len(rows),
     )
 
@@ -164,22 +164,29 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
         ours = by_label[label]
         if brkga.gap.mean > 0:
             closed = 1 - ours.gap.mean / brkga.gap.mean
-            yield f"{label} closes {100 * closed:.1f}% of BRKGA's gap{_wanted(closed, closing)}"
+            yield f"{label} closes {100 * closed:.1f}% of BRKGA's gap{_goal(closed, closing)}"
         share = ours.matched.mean
-        yield f"{label} matches or beats BRKGA on {100 * share:.1f}% of the graphs{_wanted(share, matching)}"
-    yield from ahead(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
-    yield from ahead(
+        yield f"{label} matches or beats BRKGA on {100 * share:.1f}% of the graphs{_goal(share, matching)}"
+    yield from compare_gaps(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
+    yield from compare_gaps(
         by_label,
         "regal-hint",
         (UNTRAINED, "brkga+", "gas-hint", "idrs-hint", "list", "local-search", "anneal-schedule"),
     )
-    yield from ahead(by_label, "regal+")
+    yield from compare_gaps(by_label, "regal+")
 
 
-def ahead(
-    by_label: Mapping[str, Score],
-    label: str,
-    others: Sequence[str] = ("list", "anneal-schedule", "auto"),
+def gap_summary(by_label: Mapping[str, Score]) -> str:
+    """Mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
+    labels = [
+        label for label in (*LEARNED, BASELINE) if label in by_label and label in ("regal", "regal-hint", BASELINE)
+    ]
+    gaps = [f"`{label}` {100 * by_label[label].gap.mean:.1f}%" for label in labels]
+    return f"Mean gap from the best known: {', '.join(gaps)}."
+
+
+def compare_gaps(
+    by_label: Mapping[str, Score], label: str, others: Sequence[str] = ("list", "anneal-schedule", "auto")
 ) -> Iterator[str]:
     """Compares a method's mean gap with those of others."""
     for other in others:
@@ -189,7 +196,7 @@ def ahead(
             yield f"{label} {word} {other}: gaps {100 * ours:.2f}% and {100 * theirs:.2f}%"
 
 
-def _wanted(value: float, least: float | None) -> str:
+def _goal(value: float, least: float | None) -> str:
     if least is None:
         return ""
     return f" (goal: at least {100 * least:.0f}%: {'met' if value >= least else 'missed'})"

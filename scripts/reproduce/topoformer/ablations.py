@@ -14,19 +14,18 @@ from typing import NamedTuple
 import jax
 
 from graphrl.agents.topoformer.network import Policy, priorities
-from graphrl.compare.report import markdown
 from graphrl.envs.ordering import instances
 from graphrl.errors import GraphrlError
-from graphrl.files import shown
+from graphrl.files import quote_path
 from graphrl.graphs.datasets.families import sample
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Task
 from graphrl.training.checkpoints import read_info
 from reproduce.contest import Contest, Entrant
-from reproduce.measurements import REPEATS, median_seconds, spent
-from reproduce.results import Table, bullets, here, of_rows
-from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, PROBLEM, RANDOM, Settings, played
+from reproduce.measurements import REPEATS, call_seconds, median_seconds
+from reproduce.results import Table, bullets, here, markdown, of_rows
+from reproduce.topoformer.settings import DECODED, DECODERS, ENCODERS, ENDS, OURS, PROBLEM, RANDOM, Settings, method_of
 from reproduce.topoformer.tables import Score, scores, seconds_text, spread, verdict
 
 # tables 3 and 4: gap of greedy, sample and beam from approximate DP with K = 100,000, percent, on 500 ops
@@ -80,7 +79,11 @@ def _table(settings: Settings, title: str, names: Sequence[str], contest: Contes
     others = (name for name in names if name != OURS)
     notes = [line for name in others for line in verdict(contest, f"greedy, {name}", f"greedy, {OURS}")]
     parts = how, markdown(headings, lines), bullets([*notes, *contest.faults()])
-    return Table(title, of_rows(contest.rows), parts)
+    best = min(names, key=lambda name: by_label[f"greedy, {name}"].gap.mean)
+    gap = by_label[f"greedy, {best}"].gap.percent(True)
+    return Table(
+        title, of_rows(contest.rows), parts, f"`{best}` is the best: its greedy orders are {gap} from the DP's."
+    )
 
 
 def _cells(name: str, decode: str, one: Score, contest: Contest, paper: float | None) -> list[str]:
@@ -95,7 +98,7 @@ def _cells(name: str, decode: str, one: Score, contest: Contest, paper: float | 
     ]
 
 
-_SHOWN = ("greedy", "sample")
+_DECODED = ("greedy", "sample")
 
 
 def budget(settings: Settings) -> Iterator[Table]:
@@ -109,16 +112,18 @@ def budget(settings: Settings) -> Iterator[Table]:
     entrants = [settings.reference(), Entrant(RANDOM, ["random-priorities"], ENDS)]
     for step, path in checkpoints.items():
         file = settings.kept(path)
-        entrants += [Entrant(f"{decode} {step}", [played(DECODED[decode], file)], ENDS) for decode in _SHOWN]
+        entrants += [Entrant(f"{decode} {step}", [method_of(DECODED[decode], file)], ENDS) for decode in _DECODED]
     print(f"budget: layered graphs of {ops:,} ops", file=sys.stderr, flush=True)
     contest = settings.on_layered(ops, entrants)
     by_label = scores(contest)
     minutes = {step: read_info(path).seconds / 60 for step, path in checkpoints.items()}
     lines = [[f"{step:,}", f"{minutes[step]:.1f}", *_budget_cells(step, by_label)] for step in checkpoints]
-    columns = [f"{decode}: {what}" for decode in _SHOWN for what in ("gap from approx. DP", "against random 100")]
+    columns = [f"{decode}: {what}" for decode in _DECODED for what in ("gap from approx. DP", "against random 100")]
     how = f"{settings.graphs} unseen graphs of {ops:,} ops; approximate DP keeps K = {settings.width:,} sets."
     parts = how, markdown(["steps", "minutes", *columns], lines), bullets(contest.faults())
-    yield Table("Length of training", of_rows(contest.rows), parts)
+    (first, _, before, *_), (last, _, after, *_) = lines[0], lines[-1]
+    summary = f"Greedy orders are {before} from approximate DP after {first} steps, {after} after {last}."
+    yield Table("Length of training", of_rows(contest.rows), parts, summary)
 
 
 def _checkpoints(run: Path | None) -> dict[int, Path]:
@@ -134,12 +139,12 @@ def _checkpoints(run: Path | None) -> dict[int, Path]:
         )
     checkpoints = {read_info(path).step: path for path in sorted(run.glob("step-*")) if path.is_dir()}
     if not checkpoints:
-        raise GraphrlError(f"{shown(run)} holds no checkpoints: must be a folder of `graphrl train topoformer`")
+        raise GraphrlError(f"{quote_path(run)} holds no checkpoints: must be a folder of `graphrl train topoformer`")
     return checkpoints
 
 
 def _budget_cells(step: int, by_label: Mapping[str, Score]) -> Iterator[str]:
-    for decode in _SHOWN:
+    for decode in _DECODED:
         one = by_label[f"{decode} {step}"]
         yield from (one.gap.percent(True), one.random.percent(True))
 
@@ -168,9 +173,9 @@ def inference(settings: Settings) -> Iterator[Table]:
         for ops in settings.sizes[: 1 if settings.quick else None]
     }
     lines = []
-    for ops, (*taken, compiling) in by_size.items():
+    for ops, (*seconds, compiling) in by_size.items():
         paper = f"{PAPER_SECONDS[ops]:.2f}" if ops in PAPER_SECONDS else ""
-        lines.append([f"{ops:,}", *(f"{seconds:.3g}" for seconds in taken), paper, f"{compiling:.1f}"])
+        lines.append([f"{ops:,}", *(f"{each:.3g}" for each in seconds), paper, f"{compiling:.1f}"])
     how = (
         f"Seconds of one graph, medians of {REPEATS}; network of {policy.config.layers} layers and width "
         f"{policy.config.width}. Decodings are from a graph to its plan, everything included."
@@ -180,14 +185,16 @@ def inference(settings: Settings) -> Iterator[Table]:
         greedy = by_size[2000].greedy
         word = "met" if greedy <= GOAL else "missed"
         notes = [f"greedy on 2,000 ops: {greedy:.2f} s (goal: at most {GOAL} s: {word})"]
-    yield Table("Inference", here(), (how, markdown(SECONDS_HEADINGS, lines), bullets(notes)))
+    ops, one = list(by_size.items())[-1]
+    summary = f"A graph of {ops:,} ops is ordered greedily in {one.greedy:.2g} s."
+    yield Table("Inference", here(), (how, markdown(SECONDS_HEADINGS, lines), bullets(notes)), summary)
 
 
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
     network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
     batch = instances([graph])
-    first = spent(_playing(graph, DECODED["greedy"], settings))
-    greedy, sampled, beam = (median_seconds(_playing(graph, method, settings)) for method in DECODED.values())
+    first = call_seconds(_solving(graph, DECODED["greedy"], settings))
+    greedy, sampled, beam = (median_seconds(_solving(graph, method, settings)) for method in DECODED.values())
     return Measured(
         median_seconds(lambda: instances([graph])),
         median_seconds(lambda: jax.block_until_ready(network(batch))),
@@ -198,6 +205,6 @@ def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Me
     )
 
 
-def _playing(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
-    solver = find_solver(played(method, settings.given))
+def _solving(graph: ComputationGraph, method: str, settings: Settings) -> Callable[[], object]:
+    solver = find_solver(method_of(method, settings.given))
     return lambda: solver(Task(graph, PROBLEM, ENDS))

@@ -19,19 +19,9 @@ ENDS = Budget(None, 3600.0)  # for methods that end; with a limit in seconds, pr
 
 DP, RANDOM = "approximate DP", "random 100"
 # label -> method
-FAST = {
-    RANDOM: "random-priorities",
-    "depth first": "depth-first",
-    "breadth first": "breadth-first",
-    "xla-list": "xla-list",
-    "xla-dfs": "xla-dfs",
-    "xla-postorder": "xla-postorder",
-    "xla": "xla",
-    "inductor-lpmf": "inductor-lpmf",
-    "inductor-bfs": "inductor-bfs",
-    "inductor-dfs": "inductor-dfs",
-    "inductor": "inductor",
-}
+FAST = {RANDOM: "random-priorities", "depth first": "depth-first", "breadth first": "breadth-first"}
+FAST |= {name: name for name in ("xla-list", "xla-dfs", "xla-postorder", "xla")}
+FAST |= {name: name for name in ("inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor")}
 DECODED = {
     "greedy": "topoformer:decode=greedy",
     "sample": "topoformer:decode=sample,samples=16",
@@ -107,7 +97,7 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: the policy cannot be read.
         """
-        return str(policies.kept(Policy.load(path), self.out))
+        return str(policies.copy_policy(Policy.load(path), self.out))
 
     def trained(self, name: str, settings: Sequence[str]) -> list[str]:
         """Trains policies, one per seed, and returns the paths of their copies. Interrupted trainings resume.
@@ -120,7 +110,7 @@ class Settings(launcher.Settings):
           GraphrlError: training fails or is interrupted.
         """
         words = [*settings, *(QUICK if self.quick else ()), *self.set]
-        files = policies.trained(Policy, "topoformer", self.out / "training" / name, self.seeds, words)
+        files = policies.train_policies(Policy, "topoformer", self.out / "training" / name, self.seeds, words)
         return [self.kept(file) for file in files]
 
     @property
@@ -150,14 +140,14 @@ class Settings(launcher.Settings):
 
     def learned(self) -> list[Entrant]:
         """Selected decodings of the policy, and its warm start of annealing."""
-        warm = self._at_times("topoformer+", played("topoformer+", self.given))
+        warm = self._at_times("topoformer+", method_of("topoformer+", self.given))
         entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
         """The three decodings of policies, one policy per seed; `mark` is appended to the labels."""
         return [
-            Entrant(f"{label}{mark}", [played(method, path) for path in checkpoints], ENDS)
+            Entrant(f"{label}{mark}", [method_of(method, path) for path in checkpoints], ENDS)
             for label, method in DECODED.items()
         ]
 
@@ -171,7 +161,7 @@ class Settings(launcher.Settings):
         return self.methods is None or label in self.methods or label.partition(" ")[0] in self.methods
 
 
-def played(method: str, checkpoint: str) -> str:
+def method_of(method: str, checkpoint: str) -> str:
     """A learned method with a policy, "" for the shipped one."""
     if not checkpoint:
         return method

@@ -7,13 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compare.pictures import quality_figure
-from graphrl.compare.report import markdown
 from graphrl.compare.table import Estimate, estimate, improvements
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan.plot import write_figure
 from reproduce.contest import Contest
-from reproduce.results import Table, bullets, of_rows
+from reproduce.results import Table, bullets, markdown, of_rows
 from reproduce.topoformer.settings import DECODED, DP, FAST, PROBLEM, RANDOM, Settings
 
 HEADINGS = ("method", "gap from approx. DP", "paper", "against random 100", "seconds", "graphs", "failed")
@@ -101,15 +100,17 @@ def real_data(quick: bool) -> list[str]:
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
         names = [name for ops, name in entries if ops <= TRAIN_OPS]
         sets[name] = ",".join(zoo.PREFIX + program for program in names[: 2 if quick else None])
-    few = ("data.graphs=2", "data.buckets=2")  # equal to the number of programs for validation, two
-    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *few]
+    batching = ("data.graphs=2", "data.buckets=2")  # equal to the number of programs for validation, two
+    return [*(f"data.{name}={text}" for name, text in sets.items()), "data.fresh=false", "data.augment=true", *batching]
 
 
 def _table(title: str, how: str, contest: Contest, by_label: dict[str, Score], paper: dict[str, str]) -> Table:
     lines = [_cells(label, one, paper.get(label, "")) for label, one in by_label.items()]
     notes = bullets([*_verdicts(contest, by_label), *contest.faults()])
     how = f"{how} Means over graphs with 95% intervals; seconds without compiling."
-    return Table(title, of_rows(contest.rows), (how, markdown(HEADINGS, lines), notes))
+    decoded = [f"`{label}` {by_label[label].random.percent(True)}" for label in DECODED if label in by_label]
+    summary = f"{title}, against the best of 100 random orders: {', '.join(decoded)}." if decoded else ""
+    return Table(title, of_rows(contest.rows), (how, markdown(HEADINGS, lines), notes), summary)
 
 
 def _reference(settings: Settings) -> str:

@@ -73,7 +73,7 @@ def test_limits_of_bytes_and_of_time() -> None:
     assert quick(nested, slowdown=0.15).report(WEIGHTS, X).slowdown <= 0.15 + 1e-9
 
 
-def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() -> None:
+def test_stacked_results_of_a_loop_count_as_often_as_jax_keeps_them() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
             given = jnp.sin(h @ w)  # the loop's backward pass needs it too: jax keeps it twice
@@ -88,7 +88,7 @@ def test_what_a_loop_gives_of_each_step_is_counted_as_often_as_jax_keeps_it() ->
     assert fn.report().plain.kept_bytes == pytest.approx(kept_bytes(loss, WEIGHTS, X), rel=0.01)
 
 
-def test_what_is_the_same_in_all_steps_of_a_loop_is_not_the_loop() -> None:
+def test_computations_that_are_equal_in_all_steps_are_outside_of_the_loop() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
             product, _ = lax.scan(lambda g, v: (jnp.tanh(g @ v), g.sum()), jnp.eye(len(w)), weights)  # jax removes it
@@ -132,7 +132,7 @@ def test_numbers_of_python_and_nothing_at_all() -> None:
     assert_same(quick(lambda: jnp.ones(3), budget=0.5)(), jnp.ones(3))
 
 
-def test_prints_come_once() -> None:
+def test_prints_appear_once() -> None:
     def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
             h = jnp.tanh(jnp.sin(h @ w))
@@ -183,7 +183,7 @@ def test_a_decorator_keeps_the_name_and_reports_on_shapes() -> None:
     assert report.planned.kept_bytes <= 0.5 * report.plain.kept_bytes
     lines = {value.line.partition(":")[0] for value in report.values}
     assert any(line.endswith("checkpoint_programs.py") for line in lines)
-    for text in ("loss", "computed again: ", "checkpoint_programs.py:", "segments"):
+    for text in ("loss", "recomputed: ", "checkpoint_programs.py:", "segments"):
         assert text in str(report)
     assert loss.report() == report
 
@@ -203,7 +203,7 @@ def test_budgets_that_cannot_be_met_name_the_least() -> None:
     assert report.planned.kept_bytes == 2 * X.nbytes  # first and last state
 
 
-def test_reports_say_how_far_from_the_least_possible() -> None:
+def test_reports_have_the_distance_from_the_optimum() -> None:
     bounded = quick(mlp, budget=0.5).report(WEIGHTS, X)
     assert bounded.above_least is not None
     assert 0.0 <= bounded.above_least < 0.5
@@ -215,7 +215,7 @@ def test_reports_say_how_far_from_the_least_possible() -> None:
 
 
 def test_functions_alone_and_reports_after_calls() -> None:
-    with pytest.raises(GraphrlError, match="checkpoint takes a function: this is of type int"):
+    with pytest.raises(GraphrlError, match="fn is of type int: must be a function"):
         graphrl.checkpoint(3, budget=0.5)  # type: ignore[arg-type]
     with pytest.raises(GraphrlError, match="there is no report before the first call"):
         graphrl.checkpoint(mlp, budget=0.5).report()
@@ -248,7 +248,7 @@ def test_results_that_are_arguments_have_the_types_of_jax() -> None:
         assert jax.typeof(result) == jax.typeof(jax.jit(lambda x: x)(given))
 
 
-def test_budgets_hold_for_gradients_by_what_is_closed_over() -> None:
+def test_budgets_hold_for_gradients_by_closed_over_values() -> None:
     def by_arguments(make: Callable[..., Any]) -> Callable[..., Any]:
         return lambda weights: make(lambda x: mlp(weights, x))(X)
 

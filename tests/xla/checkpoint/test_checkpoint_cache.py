@@ -39,7 +39,7 @@ def test_the_next_function_reads_the_plan(checkpoints: Path) -> None:
     assert again.from_cache
     assert again.to_dict() | {"from_cache": False} == first.to_dict()
     assert "read from the plan cache" in str(again)
-    assert "found now" in str(first)
+    assert "new search" in str(first)
     fn = graphrl.checkpoint(scanned, **OPTIONS)
     ours, theirs = (jax.jit(jax.grad(each, (0, 1)))(WEIGHTS, X) for each in (fn, scanned))
     assert_same(ours, theirs)
@@ -57,7 +57,7 @@ def test_calls_of_one_function_plan_once(checkpoints: Path) -> None:
     assert not list(checkpoints.iterdir())
 
 
-def test_other_settings_plan_anew(checkpoints: Path) -> None:
+def test_other_settings_plan_again(checkpoints: Path) -> None:
     settings = ({"budget": None, "slowdown": 0.1}, {"chip": "h200"}, {"offload": True}, {"seconds": 0.2}, {"seed": 1})
     for other in ({}, {"budget": 0.7}, *settings):
         assert not planned(mlp, **other).from_cache
@@ -65,7 +65,7 @@ def test_other_settings_plan_anew(checkpoints: Path) -> None:
     assert len(list(checkpoints.iterdir())) == 2 + len(settings)
 
 
-def test_other_shapes_functions_and_arguments_plan_anew(checkpoints: Path) -> None:
+def test_other_shapes_functions_and_arguments_plan_again(checkpoints: Path) -> None:
     planned(mlp)
     assert not planned(mlp, WEIGHTS, X[:8]).from_cache
     assert not planned(lambda weights, x: mlp(weights, x) * 2.0).from_cache
@@ -91,7 +91,7 @@ def test_lines_are_those_of_the_function_at_hand(checkpoints: Path) -> None:
     assert bare[0] == bare[1]
 
 
-def test_other_versions_plan_anew(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_plan_again(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(mlp)
     changes = (plans, "VERSION", VERSION + 1), (plans, "installed_version", lambda: "0"), (jax, "__version__", "0")
     for where, name, other in changes:
@@ -112,7 +112,7 @@ def test_other_versions_plan_anew(checkpoints: Path, monkeypatch: pytest.MonkeyP
         lambda text: re.sub(r'"place": \[[^]]*', '"place": [', text),
     ],
 )
-def test_broken_files_plan_anew(spoil: Callable[[str], str], checkpoints: Path) -> None:
+def test_broken_files_plan_again(spoil: Callable[[str], str], checkpoints: Path) -> None:
     planned(mlp)
     (file,) = checkpoints.iterdir()
     text = file.read_text()
@@ -132,7 +132,7 @@ def test_without_the_cache_nothing_is_read_or_written(checkpoints: Path) -> None
 def test_a_folder_that_cannot_be_written_is_a_warning(checkpoints: Path) -> None:
     checkpoints.parent.mkdir()
     checkpoints.write_text("a file in the way")
-    with pytest.warns(UserWarning, match="graphrl: the plan is not kept for the next process: "):
+    with pytest.warns(UserWarning, match="graphrl: the plan cannot be stored for the next process: "):
         report = planned(mlp)
     assert not report.from_cache
     assert report.planned.kept_bytes <= 0.6 * report.plain.kept_bytes

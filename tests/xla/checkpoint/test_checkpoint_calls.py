@@ -84,19 +84,19 @@ def test_static_arguments_by_place_and_by_name() -> None:
     assert curve.function == "powers"
 
 
-def test_static_arguments_of_one_value_and_of_other_types_are_told_apart() -> None:
-    seen: list[Any] = []
+def test_static_arguments_of_equal_values_and_other_types_differ() -> None:
+    traced: list[Any] = []
 
     def loss(x: Any, what: Any) -> Any:
-        seen.append(what)
+        traced.append(what)
         return (x * 2.0).sum()
 
     fn = quick(loss, static_argnums=1)
     for what in (1, 1.0, True, [1], [1]):  # lists have no hash: they are traced each time
         fn(X, what)
         fn(X, what)
-    assert [type(what) for what in seen] == [int, float, bool, list, list, list, list]
-    with pytest.raises(ProblemError, match="static_argnums holds 1: the call has 1 arguments by place"):
+    assert [type(what) for what in traced] == [int, float, bool, list, list, list, list]
+    with pytest.raises(ProblemError, match="static_argnums has 1: the call has 1 positional arguments"):
         fn(X)
 
 
@@ -116,19 +116,19 @@ def compilations() -> Iterator[list[str]]:
 
 def test_later_calls_without_jit_compile_nothing(compilations: list[str]) -> None:
     fn = quick(nested)
-    taken: list[Callable[..., Any]] = [fn, jax.value_and_grad(fn, (0, 1)), jax.vmap(fn, (None, 0))]
+    functions: list[Callable[..., Any]] = [fn, jax.value_and_grad(fn, (0, 1)), jax.vmap(fn, (None, 0))]
     rows = X[:, None]
-    first = [take(WEIGHTS, rows if take is taken[2] else X) for take in taken]
+    first = [function(WEIGHTS, rows if function is functions[2] else X) for function in functions]
     assert compilations
     compilations.clear()
-    for take, result in zip(taken, first, strict=True):
-        assert_same(take(WEIGHTS, rows if take is taken[2] else X), result, bits=True)
+    for function, result in zip(functions, first, strict=True):
+        assert_same(function(WEIGHTS, rows if function is functions[2] else X), result, bits=True)
     assert not compilations
     fn(WEIGHTS, X[:8])
     assert compilations
 
 
-def test_what_a_function_closes_over_is_traced_once_as_jax_does() -> None:
+def test_closed_over_values_are_traced_once_as_in_jax() -> None:
     traces: list[int] = []
 
     def loss(x: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import graphrl
 from graphrl.graphs.readers.jaxpr.flatten import External, flatten
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import Order, derivative, orders_of, padded_bytes
-from graphrl.xla.checkpoint.fusion import fusion_of, held
+from graphrl.xla.checkpoint.fusion import fusion_of, materialized_values
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import Program, program_of
 from graphrl.xla.checkpoint.solvers.level import Level
@@ -101,7 +101,7 @@ def level_of(loss: Any, *args: Any) -> tuple[Program, Level]:
     return program, gradient_of(program, [True] * len(args), find_chip("h200")).gradient.levels[0]
 
 
-def test_what_is_computed_again_is_written_as_products_need_it() -> None:
+def test_recomputed_values_are_written_in_the_order_of_products() -> None:
     """An expert's tokens of several groups are in an order that serves no product."""
     tokens, weights = jnp.ones((8, 4, 16, 32)), jnp.ones((4, 32, 64))
     _, level = level_of(lambda x, w: jnp.sin(jnp.einsum("sech,ehd->secd", jnp.sin(x), w)).sum(), tokens, weights)
@@ -118,7 +118,7 @@ def test_what_is_computed_again_is_written_as_products_need_it() -> None:
     [(jnp.zeros_like, False), (jnp.sin, True)],
     ids=["a softmax alone", "another reader, too"],
 )
-def test_what_only_a_softmax_reads_is_not_kept(more: Any, is_kept: bool) -> None:
+def test_values_that_only_a_softmax_reads_are_not_kept(more: Any, is_kept: bool) -> None:
     def loss(x: jax.Array, w: jax.Array) -> jax.Array:
         scores = x @ w
         return jnp.sin(jax.nn.softmax(scores) + more(scores)).sum()
@@ -139,7 +139,7 @@ def test_zeros_to_scatter_into_count_all_the_time() -> None:
     assert min(forward + backward) >= 2 * picture.nbytes
 
 
-def test_what_is_summed_is_not_written_over_an_operand() -> None:
+def test_summed_results_are_not_written_over_an_operand() -> None:
     """The gradient of a bias is a sum, which XLA computes in the kernel of its operand."""
 
     def loss(x: jax.Array, w: jax.Array, b: jax.Array, v: jax.Array) -> jax.Array:
@@ -151,7 +151,7 @@ def test_what_is_summed_is_not_written_over_an_operand() -> None:
     assert peak(loss, x, w, b, v) > plain + 0.9 * whole
 
 
-def test_what_a_loop_sums_up_lies_in_the_results() -> None:
+def test_sums_of_a_loop_are_in_the_memory_of_the_results() -> None:
     def loss(xs: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), jnp.zeros_like(xs[0]), xs)[0].sum()
 
@@ -160,7 +160,7 @@ def test_what_a_loop_sums_up_lies_in_the_results() -> None:
     assert added < 0.5 * w.nbytes
 
 
-def test_what_two_sums_of_a_loop_begin_with_is_copied() -> None:
+def test_the_initial_value_of_two_sums_is_copied() -> None:
     def loss(xs: jax.Array, apart: bool) -> jax.Array:
         def step(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
             return (jnp.sin(carry[0] + x), jnp.cos(carry[1] * x)), None
@@ -176,7 +176,7 @@ LENGTH, WIDTH = 256, 64
 
 
 @pytest.mark.parametrize(("axis", "is_written"), [(0, True), (1, False)])
-def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> None:
+def test_summed_values_with_other_readers_take_bytes(axis: int, is_written: bool) -> None:
     """True where channels are weighted by a function of their means; not for rows, as in a softmax."""
 
     def weighted(x: jax.Array) -> jax.Array:
@@ -186,6 +186,6 @@ def test_what_is_summed_up_and_read_takes_bytes(axis: int, is_written: bool) -> 
     shape = jax.ShapeDtypeStruct((LENGTH, WIDTH), jnp.float32)
     own = derivative(program_of(jax.make_jaxpr(weighted)(shape)), [True], find_chip("h200"))
     fusion = fusion_of(own)
-    (value,) = (value for value in fusion.solid if own.node(value.node).type == "sin")
-    assert not fusion.solid[value]  # to save seconds its readers compute it
-    assert held(own, fusion)[value] == is_written
+    (value,) = (value for value in fusion.written if own.node(value.node).type == "sin")
+    assert not fusion.written[value]  # to save seconds its readers compute it
+    assert materialized_values(own, fusion)[value] == is_written

@@ -13,11 +13,11 @@ import graphrl
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.plans import plan_of
-from graphrl.xla.checkpoint.primitives import after, moved, together
+from graphrl.xla.checkpoint.primitives import join_gradients, send_to_host, wait_for
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, checkpointed, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.solvers.choice import AGAIN, Pricing, State
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, MOVED
+from graphrl.xla.checkpoint.solvers.choice import RECOMPUTE, Pricing, State
+from graphrl.xla.checkpoint.solvers.level import MOVED, RECOMPUTED
 
 POLICY = jax.checkpoint_policies.save_only_these_names("h")
 WEIGHTS = jnp.linspace(-1, 1, 16).reshape(4, 4)
@@ -27,10 +27,10 @@ X = jnp.linspace(0, 1, 12).reshape(3, 4)
 def layer(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
     if not moves:
         return jnp.tanh(name_p.bind(jnp.sin(x @ w), name="h") @ w) @ w
-    w, x = together([w, x])
+    w, x = join_gradients([w, x])
     h = jnp.sin(x @ w)
-    h, copy = moved(h, "h")
-    return jnp.tanh(after(h @ w, [copy])) @ w
+    h, copy = send_to_host(h, "h")
+    return jnp.tanh(wait_for(h @ w, [copy])) @ w
 
 
 def loss(w: jax.Array, x: jax.Array, moves: bool) -> jax.Array:
@@ -50,14 +50,14 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 def kinds(function: Callable[..., Any], *args: Any) -> list[str]:
     """Copies, waits, products and the barriers where the backward pass starts to recompute, in order."""
-    found = []
+    names = []
     for eqn in equations(jax.make_jaxpr(function)(*args).jaxpr):
         name = eqn.primitive.name
         if name == "device_put":
-            found.append("out" if eqn.outvars[0].aval.memory_space == jax.memory.Space.Host else "back")
+            names.append("out" if eqn.outvars[0].aval.memory_space == jax.memory.Space.Host else "back")
         elif name in ("dot_general", "remat2", "checkpoint") or (name == "after" and eqn.params["waits"]):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 TRANSFORMATIONS: dict[str, Callable[[Callable[[jax.Array], jax.Array]], Any]] = {
@@ -126,8 +126,8 @@ def test_choices_become_plans_that_copy_and_wait() -> None:
     pricing, (level,) = Pricing(named.gradient), named.gradient.levels
     products = [place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "dot_general"]
     state = State.plain(named.gradient)
-    state.keep[0][:] = np.where(level.heavy & level.named, MOVED, COMPUTED)
-    state.starts[0][[0, *products[2::2]]] = AGAIN
+    state.keep[0][:] = np.where(level.heavy & level.named, MOVED, RECOMPUTED)
+    state.starts[0][[0, *products[2::2]]] = RECOMPUTE
     state.changed(0)
     price, plan = pricing(state.choice()), plan_of(named, state.choice(), pricing)
     ends = [(name, end) for region in plan.regions for name, end in zip(region.moved, region.ends, strict=True)]

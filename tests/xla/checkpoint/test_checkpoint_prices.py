@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_gradients import cuts, gradients, levels
 
-from graphrl.xla.checkpoint.solvers.choice import Cut, Pricing, untouched
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, KEPT, MOVED, Gradient, Level
+from graphrl.xla.checkpoint.solvers.choice import Cut, Pricing, default_choice
+from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, RECOMPUTED, Gradient, Level
 from graphrl.xla.checkpoint.solvers.price import price, work
 
 
@@ -17,9 +17,9 @@ def priced(level: Level, cut: Cut) -> Cost:
     own = work(level)
     price(level, *cut, own)
     kept, moved, forward, backward, seconds, _, rerunning, _ = own.prices.tolist()
-    rerun = own.rerun & level.solid & (own.stored == COMPUTED)
-    again = {v for v in range(len(level.bytes)) if own.ran[level.op[v]] >= 0 or rerun[v]}
-    return Cost(kept, moved, forward, backward, seconds, rerunning, own.stored.tolist(), again)
+    rerun = own.rerun & level.materialized & (own.stored == RECOMPUTED)
+    recomputed = {v for v in range(len(level.bytes)) if own.last_run[level.op[v]] >= 0 or rerun[v]}
+    return Cost(kept, moved, forward, backward, seconds, rerunning, own.stored.tolist(), recomputed)
 
 
 @given(st.data(), st.sampled_from([0, 0, 1, 3]))
@@ -29,7 +29,7 @@ def test_prices_are_those_of_live_sets(data: st.DataObject, trips: int) -> None:
     ours, naive = priced(level, cut), cost(level, cut)
     assert ours.stored == naive.stored
     assert ours[:6] == pytest.approx(naive[:6])
-    assert {level.op[v] for v in ours.computed_again} == {level.op[v] for v in naive.computed_again}
+    assert {level.op[v] for v in ours.recomputed_values} == {level.op[v] for v in naive.recomputed_values}
 
 
 def with_loop(gradient: Gradient, stretch: int, inner: Cost) -> Level:
@@ -57,8 +57,8 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
         body, loop, cut = gradient.levels[1], gradient.loop(1), choice[1]
         trips = body.trips
         if loop is not None and loop.is_unrolled(choice[1].stretch):
-            body = body._replace(trips=0, keeping=body.writing)
-            cut = cut._replace(again=np.zeros_like(cut.again))
+            body = body._replace(trips=0, keep_seconds=body.write_seconds)
+            cut = cut._replace(recomputed=np.zeros_like(cut.recomputed))
         inner = cost(body, cut)
         moved, seconds = trips * inner.moved, trips * (inner.seconds + inner.rerunning)
         level = with_loop(gradient, choice[1].stretch, inner)
@@ -70,9 +70,9 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
 @given(st.data())
 def test_moving_instead_of_keeping_takes_no_more_memory(data: st.DataObject) -> None:
     level = data.draw(levels())
-    cut = data.draw(cuts(level, (COMPUTED, KEPT)))
+    cut = data.draw(cuts(level, (RECOMPUTED, KEPT)))
     kept = priced(level, cut)
-    moved = priced(level, cut._replace(keep=np.where(cut.keep == KEPT, MOVED, COMPUTED)))
+    moved = priced(level, cut._replace(keep=np.where(cut.keep == KEPT, MOVED, RECOMPUTED)))
     assert kept.moved == 0.0
     assert moved.kept + moved.moved == kept.kept
     assert moved.forward <= kept.forward
@@ -81,14 +81,14 @@ def test_moving_instead_of_keeping_takes_no_more_memory(data: st.DataObject) -> 
 
 
 @given(st.data())
-def test_jax_by_itself_keeps_what_is_solid(data: st.DataObject) -> None:
+def test_jax_alone_keeps_materialized_values(data: st.DataObject) -> None:
     gradient = data.draw(gradients())
     pricing = Pricing(gradient)
-    plain = pricing(untouched(gradient))
+    plain = pricing(default_choice(gradient))
     assert plain == pricing.plain
     assert plain.moved == 0.0
     stored = pricing.stored(0)
-    assert not stored[~gradient.levels[0].solid].any()
-    assert not any(pricing.computed_again(number).any() for number in range(len(gradient.levels)))
+    assert not stored[~gradient.levels[0].materialized].any()
+    assert not any(pricing.recomputed_values(number).any() for number in range(len(gradient.levels)))
     forward, backward = pricing.timeline()
     assert max(forward.max(initial=0.0), backward.max(initial=0.0)) == plain.peak

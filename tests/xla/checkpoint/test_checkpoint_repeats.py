@@ -17,7 +17,7 @@ from graphrl.xla.checkpoint.program import program_of
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.solvers.anneal import Search
-from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Pricing, State
+from graphrl.xla.checkpoint.solvers.choice import INSIDE, PLAIN, RECOMPUTE, Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Repeated, repeated
 from graphrl.xla.checkpoint.solvers.starts import cuts, starts
@@ -36,7 +36,7 @@ def network(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 def gradient() -> Gradient:
     closed = jax.make_jaxpr(network)(jnp.ones((LAYERS, 8, 8)), jnp.ones((16, 8)))
-    return gradient_of(program_of(closed), [True, False], Settings(budget=0.5).figures).gradient
+    return gradient_of(program_of(closed), [True, False], Settings(budget=0.5).resolved_chip).gradient
 
 
 def values(level: Level, kind: Repeated, number: int) -> slice:
@@ -54,14 +54,14 @@ def test_layers_are_found() -> None:
         for number in range(1, len(kind.begins)):
             one, other = values(level, kind, 0), values(level, kind, number)
             np.testing.assert_array_equal(level.bytes[one], level.bytes[other])
-            np.testing.assert_array_equal(level.solid[one], level.solid[other])
+            np.testing.assert_array_equal(level.materialized[one], level.materialized[other])
 
 
-def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
+def test_all_moves_can_be_undone_and_separate_places_stay_separate() -> None:
     own = gradient()
-    for begun in list(starts(own))[:6]:
-        search = Search(Pricing(own), Goal(slowdown=0.2, moves=True), [begun], seed=0)
-        search.start(begun)
+    for start in list(starts(own))[:6]:
+        search = Search(Pricing(own), Goal(slowdown=0.2, moves=True), [start], seed=0)
+        search.start(start)
         state = search.state
         for _ in range(200):
             before = copy.deepcopy((state.keep, state.starts, state.stretches))
@@ -78,23 +78,23 @@ def test_all_moves_can_be_taken_back_and_what_is_begun_apart_stays_so() -> None:
 
 def check(state: State, own: Gradient) -> None:
     """Checks that required cuts are there, and that jax decides for places set apart."""
-    for begun, level, plain in zip(state.starts, own.levels, State.plain(own).starts, strict=True):
-        assert (begun[plain != INSIDE] != INSIDE).all()
-        assert (begun[level.apart] == PLAIN).all()
+    for start, level, plain in zip(state.starts, own.levels, State.plain(own).starts, strict=True):
+        assert (start[plain != INSIDE] != INSIDE).all()
+        assert (start[level.separate] == PLAIN).all()
 
 
 @given(random_gradients(), st.sampled_from([Goal(slowdown=0.2), Goal(peak=5e3), Goal(kept=2e3, moves=True)]))
 @settings(max_examples=25)
-def test_compiled_steps_come_to_what_python_says_of_them(own: Gradient, goal: Goal) -> None:
+def test_compiled_steps_have_the_prices_of_python(own: Gradient, goal: Goal) -> None:
     search = Search(Pricing(own), goal, [State.plain(own)], seed=0)
     search.start(search.best)
     for heat in (1e-1, 1e-2, 1e-4):
         for _ in range(4):
             search.round(heat, 64)
             check(search.state, own)
-            now, least = search._energy, search._least
-            np.testing.assert_allclose([search.energy(search.state), search.rank(search.best)], [now, least], rtol=1e-9)
-            assert least <= search.rank(search.state) + 1e-9
+            energy, rank = search._energy, search._least
+            np.testing.assert_allclose((search.energy(search.state), search.rank(search.best)), (energy, rank), 1e-9)
+            assert rank <= search.rank(search.state) + 1e-9
 
 
 def layer(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -111,12 +111,12 @@ def loss(wrapped: Any) -> Any:
     return whole
 
 
-def test_layers_are_cut_where_they_begin_also_where_nothing_comes_before_them() -> None:
+def test_layers_are_cut_at_their_start_even_at_the_program_s_start() -> None:
     program = program_of(jax.make_jaxpr(loss(layer))(list(WEIGHTS), X))
     length = len(jax.make_jaxpr(layer)(WEIGHTS[0], X).eqns)
     gradient = gradient_of(program, [True] * LAYERS + [False], find_chip("h200")).gradient
-    begins = np.full(len(gradient.levels[0].apart), INSIDE)
-    begins[length * np.arange(LAYERS)] = AGAIN
+    begins = np.full(len(gradient.levels[0].separate), INSIDE)
+    begins[length * np.arange(LAYERS)] = RECOMPUTE
     begins[length * LAYERS] = PLAIN
     assert any((begins == own).all() for own in cuts(gradient.levels[0]))
 

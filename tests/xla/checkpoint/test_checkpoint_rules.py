@@ -10,9 +10,9 @@ import pytest
 from jax.extend import core
 
 import graphrl
-from graphrl.xla.checkpoint.primitives import NAME, finished, together
+from graphrl.xla.checkpoint.primitives import NAME, finish_forward, join_gradients
 from graphrl.xla.checkpoint.program import CheckpointPlan, Region, program_of
-from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_of_sums, product, rule_of, scattered
+from graphrl.xla.checkpoint.rewrite import evaluate, gathered, is_from_sums, product, rule_of, scattered
 
 Function = Callable[..., Any]
 
@@ -89,8 +89,8 @@ CASES = [
 @pytest.mark.parametrize(("function", "name", "rule"), CASES)
 def test_all_is_the_same(transformed: Callable[[Function], Function], function: Function, name: str, rule: Any) -> None:
     expected = transformed(function)(LARGE, SMALL)
-    found = transformed(with_last_replaced(function, name, rule))(LARGE, SMALL)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    result = transformed(with_last_replaced(function, name, rule))(LARGE, SMALL)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), result, expected)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -130,12 +130,12 @@ def test_no_gradient_waits_for_sums_over_much_more(function: Function, expected:
     x, w = LARGE, SMALL
     program = program_of(jax.make_jaxpr(function)(x, w))
     (last,) = (eqn for eqn in program.equations if eqn.primitive.name == "dot_general")
-    assert is_of_sums(program, last) == expected
+    assert is_from_sums(program, last) == expected
     assert (rule_of(program, last) is None) == expected
 
 
 @pytest.mark.parametrize(("function", "name", "rule"), CASES[2:])
-def test_zeros_depend_on_what_is_scattered(function: Function, name: str, rule: Any) -> None:
+def test_zeros_wait_for_the_scattered_values(function: Function, name: str, rule: Any) -> None:
     def filled(function: Function) -> Any:
         eqns = jax.make_jaxpr(jax.grad(function))(LARGE, SMALL).jaxpr.eqns
         by_result = {var: eqn for eqn in eqns for var in eqn.outvars}
@@ -184,11 +184,11 @@ def test_plans_take_odd_equations(function: Function) -> None:
         return evaluate(program, plan, [x])[0]
 
     for transformed in (jax.grad, lambda f: lambda x: jax.jvp(f, (x,), (x,))):
-        found, expected = transformed(planned)(x), transformed(function)(x)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+        result, expected = transformed(planned)(x), transformed(function)(x)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
 
 
-def test_products_keep_where_they_are_named_and_run() -> None:
+def test_products_keep_their_names_and_devices() -> None:
     def function(a: jax.Array, b: jax.Array) -> jax.Array:
         with jax.named_scope("attention"):
             return multiplied(a, b)
@@ -206,35 +206,35 @@ def plain(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
     return (jnp.sin(x @ w) ** power).sum()
 
 
-def tied(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
-    w, x, power = together([w, x, power])
-    value, _ = finished([(jnp.sin(x @ w) ** power).sum(), power])
+def with_barriers(w: jax.Array, x: jax.Array, power: int) -> jax.Array:
+    w, x, power = join_gradients([w, x, power])
+    value, _ = finish_forward([(jnp.sin(x @ w) ** power).sum(), power])
     return value
 
 
-def ties(function: Any, *args: Any) -> list[Any]:
+def barriers(function: Any, *args: Any) -> list[Any]:
     """The equations of barriers, in order."""
     return [eqn for eqn in jax.make_jaxpr(function)(*args).jaxpr.eqns if eqn.primitive.name == NAME]
 
 
-def test_gradients_are_handed_on_together_once_the_result_is_there() -> None:
-    (begin, end) = ties(jax.value_and_grad(tied, (0, 1)), W, Y, 2)
+def test_gradients_are_released_together_after_the_result() -> None:
+    (begin, end) = barriers(jax.value_and_grad(with_barriers, (0, 1)), W, Y, 2)
     assert [begin.params["barrier"], end.params["barrier"]] == [True, True]
     assert len(begin.outvars) == 1  # the loss's cotangent
     assert begin.invars[1].aval.shape == ()  # waits for the loss
     assert [var.aval.shape for var in end.outvars] == [(3, 3), (2, 3)]
-    (alone,) = ties(jax.value_and_grad(tied), W, Y, 2)  # a gradient alone waits for nothing
+    (alone,) = barriers(jax.value_and_grad(with_barriers), W, Y, 2)  # a gradient alone waits for nothing
     assert alone.outvars[0].aval.shape == ()
 
 
-def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
+def test_values_without_a_gradient_are_not_waited_for() -> None:
     def scaled(w: jax.Array, x: jax.Array, gain: jax.Array) -> jax.Array:
-        w, x, gain = together([w, x, gain])
+        w, x, gain = join_gradients([w, x, gain])
         return (x @ w * gain).sum()
 
-    (end,) = ties(jax.grad(scaled, (0, 2)), W, Y, jnp.ones(3)[None])
+    (end,) = barriers(jax.grad(scaled, (0, 2)), W, Y, jnp.ones(3)[None])
     assert [var.aval.shape for var in end.outvars] == [(3, 3), (1, 3)]
-    assert together([]) == finished([]) == []
+    assert join_gradients([]) == finish_forward([]) == []
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ def test_what_no_gradient_is_taken_by_is_not_waited_for() -> None:
     ],
 )  # fmt: skip
 def test_derivatives_are_the_same(transformed: Any) -> None:
-    np.testing.assert_allclose(transformed(tied)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
+    np.testing.assert_allclose(transformed(with_barriers)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
 
 
-def test_segments_of_a_plan_are_tied_and_a_function_without_any_is_not() -> None:
+def test_segments_of_a_plan_have_barriers_and_other_functions_none() -> None:
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
         for _ in range(4):
             x = jnp.tanh(jnp.sin(x @ w))

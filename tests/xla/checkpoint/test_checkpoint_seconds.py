@@ -11,7 +11,7 @@ from jax import lax
 from graphrl.errors import GraphrlError
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
 from graphrl.xla.checkpoint.equations import LONGEST
-from graphrl.xla.checkpoint.primitives import HOST_LINK, moved
+from graphrl.xla.checkpoint.primitives import HOST_LINK, send_to_host
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 
 N = 64
@@ -66,7 +66,7 @@ def test_scatters_to_the_same_zeros_fill_their_own() -> None:
     assert own(3) == pytest.approx(3 * filled, abs=16 * N)
 
 
-def test_a_value_is_written_where_that_moves_less() -> None:
+def test_a_value_is_written_if_that_moves_fewer_bytes() -> None:
     def sums(*xs: jax.Array, readers: int) -> list[jax.Array]:
         shared = sum(xs)
         return [jnp.exp(shared * (1.0 + k)) for k in range(readers)]
@@ -81,7 +81,7 @@ def test_a_value_is_written_where_that_moves_less() -> None:
 
 
 @pytest.mark.parametrize(("length", "expected"), [(LONGEST, 2 * 2), (LONGEST + 1, 2 + 2 * 2)])
-def test_a_long_chain_is_written_where_several_read_it(length: int, expected: int) -> None:
+def test_a_long_chain_with_several_readers_is_written(length: int, expected: int) -> None:
     def chained(x: jax.Array) -> list[jax.Array]:
         for _ in range(length):
             x = jnp.sin(x)
@@ -90,7 +90,7 @@ def test_a_long_chain_is_written_where_several_read_it(length: int, expected: in
     assert seconds(chained, MEMORY) == expected * BYTES
 
 
-def test_a_chain_runs_once_for_each_slice_of_what_it_computes() -> None:
+def test_a_chain_runs_once_for_each_slice_of_its_result() -> None:
     def halves(x: jax.Array, length: int) -> list[jax.Array]:
         for _ in range(length):
             x = jnp.sin(x)
@@ -102,7 +102,7 @@ def test_a_chain_runs_once_for_each_slice_of_what_it_computes() -> None:
     assert seconds(lambda x: halves(x, fits + 1), MEMORY) == BYTES + BYTES / 2 + 2 * BYTES
 
 
-def test_a_hyperbolic_tangent_is_written_where_several_read_it() -> None:
+def test_a_hyperbolic_tangent_with_several_readers_is_written() -> None:
     assert seconds(lambda x: jnp.tanh(x) * 2.0, MEMORY) == 2 * BYTES
     assert seconds(lambda x: ((y := jnp.tanh(x)) * 2.0, y + 1.0), MEMORY) == 2 * BYTES + 2 * 2 * BYTES
 
@@ -112,7 +112,7 @@ def test_rows_are_reduced_within_their_kernel_and_columns_are_not() -> None:
     assert seconds(lambda x: x - x.sum(0, keepdims=True), MEMORY) == (BYTES + 4 * N) + (BYTES + 4 * N + BYTES)
 
 
-def test_slices_read_what_they_take() -> None:
+def test_slices_read_their_part() -> None:
     assert seconds(lambda x: jnp.sin(x[: N // 4]), MEMORY) == BYTES / 2
     assert seconds(lambda x: jnp.sin(x[:, ::4]), MEMORY) == BYTES + BYTES / 4  # a part of every line
 
@@ -135,7 +135,7 @@ def test_loops_and_branches_count_their_bodies() -> None:
     assert seconds(lambda x: lax.switch(0, branches, x), PEAK) == pytest.approx(2 * PRODUCT, rel=1e-3)
 
 
-def test_scans_copy_what_they_stack_and_what_kernels_take_from_stacks() -> None:
+def test_scans_copy_stacked_results_and_slices_for_kernels() -> None:
     def moved(step: Callable[[jax.Array, jax.Array], tuple[jax.Array, Any]]) -> float:
         stack = jax.ShapeDtypeStruct((3, N, N), jnp.float32)
         return gradient_seconds(jax.make_jaxpr(lambda x, xs: lax.scan(step, x, xs))(matrix(), stack), MEMORY) / BYTES
@@ -147,7 +147,7 @@ def test_scans_copy_what_they_stack_and_what_kernels_take_from_stacks() -> None:
 
 
 @pytest.mark.parametrize("prevent_cse", [True, False])
-def test_what_a_checkpoint_computes_again_costs_unless_the_compiler_may_merge_it(prevent_cse: bool) -> None:
+def test_recomputation_costs_unless_the_compiler_may_merge_it(prevent_cse: bool) -> None:
     def layer(x: jax.Array) -> jax.Array:
         return jnp.tanh(x @ x) @ x
 
@@ -163,7 +163,7 @@ def test_a_barrier_keeps_equals_apart() -> None:
     assert seconds(lambda x: twice(x, True), PEAK) - seconds(lambda x: twice(x, False), PEAK) == PRODUCT
 
 
-def test_copies_take_the_link_beside_the_kernels() -> None:
+def test_copies_use_the_link_in_parallel_with_kernels() -> None:
     policy = jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host")
     moving = gradient(jax.checkpoint(lambda x: jnp.sin(x @ x), policy=policy))
     free = Chip("free", 1e30, 1e30)
@@ -172,13 +172,13 @@ def test_copies_take_the_link_beside_the_kernels() -> None:
 
 
 @pytest.mark.parametrize(("products", "waits"), [(0, 1.0), (1, 0.5), (3, 0.0)])
-def test_a_copy_travels_beside_products_until_it_is_asked_for(products: int, waits: float) -> None:
+def test_a_copy_runs_in_parallel_with_products_until_its_first_read(products: int, waits: float) -> None:
     """A chip whose products each take half as long as a copy."""
     copying = BYTES / INTERCONNECTS[HOST_LINK].bandwidth
     chip = Chip("half", 2 * 2 * N**3 / copying, 1e30)
 
     def run(x: jax.Array, is_moved: bool) -> jax.Array:
-        x, copy = moved(x, "x")
+        x, copy = send_to_host(x, "x")
         for _ in range(products):
             x = x @ x
         return (lax.optimization_barrier((x, copy))[0] if is_moved else x) @ x

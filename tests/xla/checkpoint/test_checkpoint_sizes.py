@@ -69,7 +69,7 @@ def test_exported_values_and_gradients_are_the_same_at_all_sizes(name: str) -> N
 
 
 @pytest.mark.parametrize("limit", [{"budget": 0.5}, {"budget": "230KiB"}, {"slowdown": 0.1, "verify": True}])
-def test_plans_are_those_for_the_sizes_that_stand_for_dimensions(limit: dict[str, Any]) -> None:
+def test_plans_are_those_for_the_sizes_of_the_dimensions(limit: dict[str, Any]) -> None:
     constraints = ["b <= 512"]
     fn = graphrl.checkpoint(scanned, seconds=0.2, cache=False, method="regular", **limit)
     symbolic = fn.report(WEIGHTS, rows(constraints=constraints))
@@ -99,7 +99,7 @@ def test_plans_are_those_for_the_sizes_that_stand_for_dimensions(limit: dict[str
 def test_sizes_keep_the_constraints(shape: str, constraints: list[str], sizes: dict[str, int]) -> None:
     dimensions = symbolic_shape(shape, scope=SymbolicScope(constraints))
     given = jax.ShapeDtypeStruct(dimensions, jnp.float32)
-    assert sizes_of(jax.make_jaxpr(jnp.sin)(given).jaxpr).of == sizes
+    assert sizes_of(jax.make_jaxpr(jnp.sin)(given).jaxpr).by_name == sizes
 
 
 def test_budgets_of_bytes_need_a_bound() -> None:
@@ -157,10 +157,10 @@ def test_shapes_and_curves_and_static_arguments() -> None:
     assert f"b = {LEAST}, t = {LEAST}" in str(curve)
 
 
-def test_what_cannot_be_is_said_in_one_line() -> None:
+def test_impossible_dimensions_are_one_line() -> None:
     with pytest.raises(GraphrlError, match=r"^no sizes were found for the symbolic dimensions b within .*1998"):
         quick(mlp).report(WEIGHTS, rows(constraints=["mod(b, 1999) == 1998", "mod(b, 1997) == 1"]))
-    with pytest.raises(GraphrlError, match=r"^symbolic dimensions b are of several scopes"):
+    with pytest.raises(GraphrlError, match=r"^symbolic dimensions b have several scopes"):
         quick(lambda x, y: x.sum() + y.sum()).report(rows(), rows())
     with pytest.raises(GraphError, match="symbolic"):
         graphrl.from_jax(jax.grad(quick(mlp)), WEIGHTS, rows())

@@ -21,9 +21,9 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS, Solver, auto, find_solver
 from graphrl.xla.checkpoint.solvers.choice import Choice, Cut, Price, Pricing, State
-from graphrl.xla.checkpoint.solvers.goal import Found, Goal, search_timed
+from graphrl.xla.checkpoint.solvers.goal import Goal, Solution, search_timed
 from graphrl.xla.checkpoint.solvers.integer_programs import solve_cp_sat, unit_of
-from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Gradient, Level
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, KEPT, MOVED, RECOMPUTED, Gradient, Level
 from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts
 
 NEAR = 2e-3  # of energy: annealing accepts this much for fewer segments
@@ -31,21 +31,21 @@ NEAR = 2e-3  # of energy: annealing accepts this much for fewer segments
 
 def choices(gradient: Gradient) -> Iterator[tuple[Cut, ...]]:
     """All choices for a gradient without moved values."""
-    loops = gradient.stretched()
+    loops = gradient.stretchable()
     kinds = [cuts(level, loops[k].stretches if k in loops else (1,)) for k, level in enumerate(gradient.levels)]
     return itertools.product(*kinds)
 
 
 def cuts(level: Level, stretches: Sequence[int]) -> Iterator[Cut]:
     """All choices for a level without moved values."""
-    p = len(level.apart)
+    p = len(level.separate)
     free = np.flatnonzero(level.named & ~level.free & (level.place != ARGUMENT))
     for begins in itertools.product([0, 1], repeat=p - 1):
         segment = np.cumsum([0, *begins])
         for computed in itertools.product([False, True], repeat=int(segment[-1]) + 1):
-            if any(level.apart[place] and computed[segment[place]] for place in range(p)):
+            if any(level.separate[place] and computed[segment[place]] for place in range(p)):
                 continue
-            for kinds in itertools.product([COMPUTED, KEPT], repeat=len(free)):
+            for kinds in itertools.product([RECOMPUTED, KEPT], repeat=len(free)):
                 keep = np.zeros(len(level.bytes), np.int64)
                 keep[free] = kinds
                 for stretch in stretches:
@@ -76,12 +76,12 @@ def small_tasks(count: int) -> Iterator[tuple[Pricing, Goal]]:
         yield pricing, goals[seed // 3 % 3]
 
 
-def test_auto_comes_to_the_best_of_all_choices() -> None:
+def test_auto_finds_the_best_of_all_choices() -> None:
     reached = []
     for pricing, goal in small_tasks(18):
-        found = auto(pricing, goal, seed=0, seconds=0.08)
-        assert found.price == pricing(found.choice)
-        best, ours = least(pricing, goal), goal.rank(pricing, found.price)
+        solution = auto(pricing, goal, seed=0, seconds=0.08)
+        assert solution.price == pricing(solution.choice)
+        best, ours = least(pricing, goal), goal.rank(pricing, solution.price)
         assert ours >= best - 1e-9
         if goal.rank(pricing, pricing.plain) > best + NEAR:
             reached.append(ours <= best + NEAR)
@@ -92,12 +92,12 @@ def test_auto_comes_to_the_best_of_all_choices() -> None:
 @pytest.mark.parametrize("name", ["anneal", "cp-sat", "greedy", "knapsack", "min-cut", "regular"])
 def test_no_solver_beats_all_choices_or_auto(name: str) -> None:
     for pricing, goal in small_tasks(6):
-        found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
-        assert found.price == pricing(found.choice)
-        assert found.rank >= least(pricing, goal) - 1e-9
-        assert found.evaluations >= 1
+        solution = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
+        assert solution.price == pricing(solution.choice)
+        assert solution.rank >= least(pricing, goal) - 1e-9
+        assert solution.evaluations >= 1
         both = auto(pricing, goal, seed=0, seconds=0.05)
-        assert goal.rank(pricing, both.price) <= goal.rank(pricing, found.price) + NEAR
+        assert goal.rank(pricing, both.price) <= goal.rank(pricing, solution.price) + NEAR
 
 
 def test_a_budget_just_below_a_faster_choice_is_met() -> None:
@@ -105,8 +105,8 @@ def test_a_budget_just_below_a_faster_choice_is_met() -> None:
         peaks = sorted({pricing(choice).peak for choice in choices(pricing.gradient)})
         for limit in peaks[1::4]:
             goal = Goal(peak=limit * (1 - 1e-5))
-            found = anneal(pricing, goal, list(starts(pricing.gradient)), seed=0, evaluations=4_000, seconds=1e9)
-            assert goal.excess(pricing, found.price) == 0.0
+            solution = anneal(pricing, goal, list(starts(pricing.gradient)), seed=0, evaluations=4_000, seconds=1e9)
+            assert goal.excess(pricing, solution.price) == 0.0
 
 
 @pytest.mark.parametrize(("solve", "count", "seconds"), [(solve_cp_sat, 9, 2.0), (auto, 3, 0.5)])
@@ -114,7 +114,7 @@ def test_the_constraint_program_s_bound_is_below_all_choices(solve: Solver, coun
     for pricing, goal in small_tasks(count):
         prices = [pricing(choice) for choice in choices(pricing.gradient)]
         bound = solve(pricing, goal, seed=0, seconds=seconds).bound
-        if pricing.gradient.stretched():
+        if pricing.gradient.stretchable():
             assert bound is None
             continue
         assert bound is not None
@@ -140,19 +140,19 @@ def test_annealing_and_greedy_choices_are_no_worse_than_their_start(task: tuple[
         begin = goal.rank(pricing, pricing(state.choice()))
         assert goal.rank(pricing, pricing(greedy(pricing, goal, state, math.inf).choice())) <= begin + 1e-9
     plain = State.plain(gradient)
-    found = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
-    assert found.evaluations == 200
-    assert goal.rank(pricing, found.price) <= goal.rank(pricing, pricing(plain.choice())) + NEAR
-    for cut, level in zip(found.choice, gradient.levels, strict=True):
-        assert not cut.again[cut.segment[level.apart]].any()
+    solution = anneal(pricing, goal, [plain], seed=3, evaluations=200, seconds=1e9)
+    assert solution.evaluations == 200
+    assert goal.rank(pricing, solution.price) <= goal.rank(pricing, pricing(plain.choice())) + NEAR
+    for cut, level in zip(solution.choice, gradient.levels, strict=True):
+        assert not cut.recomputed[cut.segment[level.separate]].any()
 
 
 @given(tasks(), st.integers(0, 5))
 @settings(max_examples=15)
 def test_the_same_seed_gives_the_same_choice(task: tuple[Gradient, Goal], seed: int) -> None:
     gradient, goal = task
-    begun = list(starts(gradient))
-    first, again = (anneal(Pricing(gradient), goal, begun, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
+    states = list(starts(gradient))
+    first, again = (anneal(Pricing(gradient), goal, states, seed=seed, evaluations=300, seconds=1e9) for _ in range(2))
     assert (first.price, first.rank, first.evaluations) == (again.price, again.rank, again.evaluations)
     for one, other in zip(first.choice, again.choice, strict=True):
         assert one.stretch == other.stretch
@@ -166,13 +166,13 @@ def test_only_offloading_moves(task: tuple[Gradient, Goal]) -> None:
     pricing = Pricing(gradient)
     for moves in (False, True):
         linked = Goal(goal.kept, goal.peak, goal.slowdown, moves)
-        found = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
-        assert moves or found.price.moved == 0.0
+        solution = anneal(pricing, linked, list(starts(gradient)), seed=0, evaluations=300, seconds=1e9)
+        assert moves or solution.price.moved == 0.0
 
 
 @given(tasks())
 @settings(max_examples=15)
-def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
+def test_moved_values_lower_the_rank(task: tuple[Gradient, Goal]) -> None:
     gradient, goal = task
     pricing, goal = Pricing(gradient), dataclasses.replace(goal, moves=True)
     for state in moved_states(pricing, goal, [State.plain(gradient)], 0.0):
@@ -180,7 +180,7 @@ def test_what_is_moved_pays(task: tuple[Gradient, Goal]) -> None:
         assert goal.rank(pricing, pricing(state.choice())) <= goal.rank(pricing, pricing(kept.choice())) + NEAR
 
 
-def test_goals_have_one_limit_and_count_what_is_above_it() -> None:
+def test_goals_have_one_limit_and_count_the_excess() -> None:
     several: list[dict[str, Any]] = [{}, {"kept": 1.0, "peak": 1.0}]
     for limits in several:
         with pytest.raises(ProblemError, match="a goal has one limit: kept, peak or slowdown"):
@@ -208,8 +208,8 @@ def extremes(draw: st.DrawFn) -> tuple[Gradient, Goal]:
     level = gradient.levels[0]
     sizes = draw(st.lists(st.sampled_from([0.0, 1.0, 2.0**30, 2.0**60]), min_size=8, max_size=8))
     times = draw(st.lists(st.sampled_from([0.0, 1e-300, 1e-30, 1e-6, 1e30, 1e36]), min_size=8, max_size=8))
-    level = level._replace(bytes=np.array(sizes), seconds=np.where(level.solid, times, 0.0))
-    level = level._replace(forward_seconds=float(level.seconds.sum()), keeping=0.1 * level.seconds[::-1])
+    level = level._replace(bytes=np.array(sizes), seconds=np.where(level.materialized, times, 0.0))
+    level = level._replace(forward_seconds=float(level.seconds.sum()), keep_seconds=0.1 * level.seconds[::-1])
     gradient = gradient._replace(levels=(level,))
     limits = Goal(kept=draw(st.sampled_from([0.0, 1.0, 2.0**61]))), Goal(peak=2.0**50), Goal(slowdown=0.2)
     return gradient, draw(st.sampled_from(limits))
@@ -218,12 +218,12 @@ def extremes(draw: st.DrawFn) -> tuple[Gradient, Goal]:
 @pytest.mark.parametrize("name", SOLVERS)
 @given(extremes())
 @settings(max_examples=8)
-def test_all_solvers_come_to_a_plan_of_extreme_gradients(name: str, task: tuple[Gradient, Goal]) -> None:
+def test_all_solvers_plan_extreme_gradients(name: str, task: tuple[Gradient, Goal]) -> None:
     pricing, goal = Pricing(task[0]), task[1]
-    found = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
-    assert found.price == pricing(found.choice)
-    assert all(math.isfinite(value) for value in (*dataclasses.astuple(found.price), found.rank))
-    assert found.rank <= goal.rank(pricing, pricing.plain) + NEAR or name == "cp-sat"
+    solution = find_solver(name)(pricing, goal, seed=0, seconds=0.05)
+    assert solution.price == pricing(solution.choice)
+    assert all(math.isfinite(value) for value in (*dataclasses.astuple(solution.price), solution.rank))
+    assert solution.rank <= goal.rank(pricing, pricing.plain) + NEAR or name == "cp-sat"
 
 
 # Limits of time, kept by a finer measure than the search's own
@@ -236,12 +236,12 @@ def measure(pricing: Pricing, factor: float, more: float) -> Any:
 
     def measured(choice: Choice) -> float:
         own = Goal(slowdown=0.0).slowdown_of(pricing, pricing(choice))
-        return factor * own + more * any(cut.again.any() for cut in choice)
+        return factor * own + more * any(cut.recomputed.any() for cut in choice)
 
     return measured
 
 
-def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+def annealed(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
     """Result of a search of 1500 evaluations; `seconds` limits it too."""
     return anneal(pricing, goal, list(starts(pricing.gradient)), seed=seed, evaluations=1500, seconds=seconds)
 
@@ -251,36 +251,36 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
     for seed in range(6):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         measured = measure(pricing, factor, more)
-        found = search_timed(annealed, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
-        assert measured(found.choice) <= 0.25
-        assert found.price == pricing(found.choice)
-        assert found.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
+        solution = search_timed(annealed, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=NEVER)
+        assert measured(solution.choice) <= 0.25
+        assert solution.price == pricing(solution.choice)
+        assert solution.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
-def test_what_is_always_too_slow_is_left_to_jax_and_not_tried_for_ever() -> None:
+def test_gradients_that_are_always_too_slow_are_left_to_jax_soon() -> None:
     pricing, began = Pricing(chain(np.random.default_rng(0), 12, 6)), time.monotonic()
-    found = search_timed(annealed, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.15), seed=0, seconds=0.5)
-    assert found.price == pricing.plain
+    solution = search_timed(annealed, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.15), seed=0, seconds=0.5)
+    assert solution.price == pricing.plain
     assert time.monotonic() - began < 5
 
 
-def test_with_the_time_that_is_left_what_is_low_enough_is_made_faster() -> None:
+def test_remaining_time_makes_the_lowest_choice_faster() -> None:
     limit, gains = Goal(slowdown=0.5), []
     for seed in range(6):
         pricing = Pricing(chain(np.random.default_rng(seed), 40, 15))
-        begun = list(starts(pricing.gradient))
-        rough = anneal(pricing, limit, begun, seed=0, evaluations=300, seconds=NEVER)
+        states = list(starts(pricing.gradient))
+        rough = anneal(pricing, limit, states, seed=0, evaluations=300, seconds=NEVER)
 
-        def solver(pricing: Pricing, goal: Goal, *, rough: Found = rough, **given: Any) -> Found:
+        def solver(pricing: Pricing, goal: Goal, *, rough: Solution = rough, **given: Any) -> Solution:
             if goal.peak is None:
                 return rough
             return anneal(pricing, goal, [State.of(rough.choice)], evaluations=3000, **given)
 
         measured = measure(pricing, 1.0, 0.0)
-        found = search_timed(solver, pricing, limit, measured, seed=0, seconds=NEVER)
-        assert found.price == pricing(found.choice)
-        assert found.price.peak <= rough.price.peak
-        gains.append(measured(rough.choice) - measured(found.choice))
+        solution = search_timed(solver, pricing, limit, measured, seed=0, seconds=NEVER)
+        assert solution.price == pricing(solution.choice)
+        assert solution.price.peak <= rough.price.peak
+        gains.append(measured(rough.choice) - measured(solution.choice))
     assert min(gains) >= 0.0
     assert sum(gains) > 0.2  # measured: 0.27
 

@@ -116,13 +116,13 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
     """Each stretch keeps the state and the number at its start, not the sum, which no backward pass needs."""
     program = traced(recurrent, WEIGHTS, XS)
     named = gradient_of(program, [True, False], find_chip("h200"))
-    (number, loop), *_ = named.gradient.stretched().items()
+    (number, loop), *_ = named.gradient.stretchable().items()
     loop = loop._replace(unrolled=unrolled, stretches=(1, 2, 3, 4, 5, 6, 12))
     gradient = named.gradient._replace(loops=({number: loop}, *named.gradient.loops[1:]))
     pricing, named = Pricing(gradient), named._replace(gradient=gradient)
     state_bytes = X.nbytes + 4 + 8  # a number, a key
     assert loop.begin_bytes == state_bytes
-    beside = set()
+    kept_bytes_outside = set()
     for stretch in loop.stretches[1:]:
         state = State.plain(gradient)
         state.stretches[number] = stretch
@@ -131,8 +131,8 @@ def test_jax_keeps_what_prices_say(unrolled: int) -> None:
         kept = kept_bytes(lambda *args, p=plan: evaluate(program, p, args)[0], WEIGHTS, XS)
         states = -(-STEPS // stretch) * state_bytes
         in_blocks, cut = XS.nbytes * (stretch < STEPS), XS.nbytes * (STEPS % stretch > 0)  # another array only if cut
-        beside.add((kept - states - in_blocks, price.kept - states - cut))
-    theirs, ours = zip(*beside, strict=True)  # of the function around the loop
+        kept_bytes_outside.add((kept - states - in_blocks, price.kept - states - cut))
+    theirs, ours = zip(*kept_bytes_outside, strict=True)  # of the function around the loop
     assert max(theirs) - min(theirs) <= 4  # the first number is a constant
     assert max(ours) == min(ours) >= 0
 
@@ -167,7 +167,7 @@ def test_loops_keep_less_than_their_states() -> None:
 
 
 def test_limits_below_nothing_are_met_or_named() -> None:
-    with pytest.raises(graphrl.GraphrlError, match=r"slowdown is -0\.9: no plan was found that is so much faster"):
+    with pytest.raises(graphrl.GraphrlError, match=r"slowdown is -0\.9: no plan was found that saves this part"):
         quick(recurrent, slowdown=-0.9).report(WEIGHTS, XS)
     fastest = quick(recurrent, slowdown=0.0).report(WEIGHTS, XS).slowdown
     if fastest < -0.02:

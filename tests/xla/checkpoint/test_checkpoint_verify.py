@@ -21,10 +21,10 @@ from random_gradients import chain
 import graphrl
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport, Figures
-from graphrl.xla.checkpoint.search import TRIES, Searched, verified
+from graphrl.xla.checkpoint.search import TRIES, Result, verified
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.solvers.anneal import anneal
-from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, State, untouched
+from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, State, default_choice
 from graphrl.xla.checkpoint.solvers.goal import Goal, best_of
 from graphrl.xla.checkpoint.solvers.starts import starts
 
@@ -75,92 +75,92 @@ def straight(weights: jax.Array, x: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def foretold() -> CheckpointReport:
+def slowdown_report() -> CheckpointReport:
     """Report of a plan limited by slowdown: jax's own bytes, and those of arguments, results and gradients."""
     return planned(slowdown=0.3).report(WEIGHTS, X)
 
 
 def budget(share: float) -> str:
     """A budget of this share of jax's peak, plus the bytes of arguments, results and gradients."""
-    report = foretold()
+    report = slowdown_report()
     return f"{report.argument_bytes + report.result_bytes + int(share * report.plain.peak_bytes)}B"
 
 
 @pytest.mark.parametrize(("factor", "share"), [(1.8, 0.5), (0.9, 0.2)])
 def test_budgets_of_bytes_are_kept_by_the_figure_of_xla(factor: float, share: float) -> None:
-    backend, room = Backend(factor), share * foretold().plain.peak_bytes
+    backend, room = Backend(factor), share * slowdown_report().plain.peak_bytes
     report = planned(budget=budget(share), verify=backend).report(WEIGHTS, X)
     assert report.compiled_bytes in backend.figures
     assert (report.compiled_bytes or 0) <= room
     assert (backend.figures[0] > room) == (factor > 1)  # this took another search
     assert report.total_bytes == report.argument_bytes + report.result_bytes + (report.compiled_bytes or 0)
     off = (report.compiled_bytes or 0) / report.planned.peak_bytes - 1
-    assert f" beside arguments, {off:+.1%} to what was foretold; " in str(report)
+    assert f" without arguments, {off:+.1%} from the prediction; " in str(report)
 
 
-def test_a_budget_below_what_is_foretold_is_met_where_xla_needs_less() -> None:
+def test_a_budget_below_the_prediction_is_met_where_xla_needs_less() -> None:
     with pytest.raises(ProblemError, match="the least found is "):
         planned(budget=budget(0.1)).report(WEIGHTS, X)
     report = planned(budget=budget(0.1), verify=Backend(0.7)).report(WEIGHTS, X)
-    room = 0.1 * foretold().plain.peak_bytes
+    room = 0.1 * slowdown_report().plain.peak_bytes
     assert (report.compiled_bytes or 0) <= room < report.planned.peak_bytes
 
 
-def searched(pricing: Pricing, goal: Goal) -> Searched:
+def searched(pricing: Pricing, goal: Goal) -> Result:
     """Result of a search of 1500 evaluations, also from earlier results, with a report of its price."""
-    begun = [*starts(pricing.gradient), *pricing.begun]
-    found = anneal(pricing, goal, begun, seed=0, evaluations=1500, seconds=1e9)
-    pricing.begun.append(State.of(found.choice))
-    if goal.excess(pricing, found.price) > 1e-6:
-        raise UnmetError("it is too low", found.price.peak)
-    figures = Figures(found.price.kept, 0.0, found.price.peak, found.price.seconds)
-    return Searched(found.choice, dataclasses.replace(foretold(), planned=figures))
+    states = [*starts(pricing.gradient), *pricing.starts]
+    solution = anneal(pricing, goal, states, seed=0, evaluations=1500, seconds=1e9)
+    pricing.starts.append(State.of(solution.choice))
+    if goal.excess(pricing, solution.price) > 1e-6:
+        raise UnmetError("it is too low", solution.price.peak)
+    figures = Figures(solution.price.kept, 0.0, solution.price.peak, solution.price.seconds)
+    return Result(solution.choice, dataclasses.replace(slowdown_report(), planned=figures))
 
 
-def unused() -> Searched:
+def unused() -> Result:
     """Raises in place of jax's own choice, where it is not worth compiling or does not compile."""
     raise GraphrlError("it does not compile")
 
 
-def never(goal: Goal) -> Searched:
+def never(goal: Goal) -> Result:
     """Raises in place of regular plans, which are not requested while a search's plans keep the limit."""
     raise AssertionError(goal)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.2])
-def test_budgets_are_kept_and_used_whatever_the_model_is_wrong_by(factor: float) -> None:
+def test_budgets_are_kept_and_used_whatever_the_error_of_the_model(factor: float) -> None:
     for seed in range(4):
         pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
         with pytest.raises(UnmetError) as fault:
             searched(Pricing(pricing.gradient), Goal(peak=1.0))
         least = fault.value.least or 0.0
-        goal, asked = Goal(peak=max(1.25 * least, (least + pricing.plain.peak) / 2)), list[Goal]()
+        goal, goals = Goal(peak=max(1.25 * least, (least + pricing.plain.peak) / 2)), list[Goal]()
 
-        def search(goal: Goal, pricing: Pricing = pricing, asked: list[Goal] = asked) -> Searched:
-            asked.append(goal)
+        def search(goal: Goal, pricing: Pricing = pricing, goals: list[Goal] = goals) -> Result:
+            goals.append(goal)
             return searched(pricing, goal)
 
         def needed(choice: Choice, pricing: Pricing = pricing) -> int:
             return int(factor * pricing(choice).peak)
 
-        found = verified(search, never, unused, goal, needed, str)
-        assert (found.report.compiled_bytes or 0) <= (goal.peak or 0)
-        assert found.report.compiled_bytes == needed(found.choice)
-        assert len(asked) <= TRIES
+        result = verified(search, never, unused, goal, needed, str)
+        assert (result.report.compiled_bytes or 0) <= (goal.peak or 0)
+        assert result.report.compiled_bytes == needed(result.choice)
+        assert len(goals) <= TRIES
         if factor == 1.0:
-            assert len(asked) == 1
+            assert len(goals) == 1
         if factor == 0.5:
-            assert found.report.planned.seconds == pytest.approx(pricing.plain.seconds)
+            assert result.report.planned.seconds == pytest.approx(pricing.plain.seconds)
         if factor <= 1.0:
             once = searched(Pricing(pricing.gradient), goal)
-            assert found.report.planned.seconds <= once.report.planned.seconds
+            assert result.report.planned.seconds <= once.report.planned.seconds
 
 
 def test_a_budget_that_xla_does_not_keep_names_the_least_that_it_needs() -> None:
     backend = Backend(3.0)
     with pytest.raises(ProblemError) as fault:
         planned(budget=budget(0.2), verify=backend).report(WEIGHTS, X)
-    outside = foretold().argument_bytes + foretold().result_bytes
+    outside = slowdown_report().argument_bytes + slowdown_report().result_bytes
     assert len(backend.figures) > 1
     assert f"({outside + min(backend.figures):,} bytes)" in str(fault.value)
     assert "\n" not in str(fault.value)
@@ -180,16 +180,16 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
 ) -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
     goal = Goal(slowdown=0.5)
-    found = searched(pricing, goal)
+    result = searched(pricing, goal)
     regular = best_of(pricing, Goal(peak=0.9 * pricing.plain.peak), starts(pricing.gradient))
     own = 1_000_000
-    other = Searched(regular.choice, dataclasses.replace(foretold(), planned=Figures(0.0, 0.0, 1.1 * own, 1.0)))
+    other = Result(regular.choice, dataclasses.replace(slowdown_report(), planned=Figures(0.0, 0.0, 1.1 * own, 1.0)))
 
     def needed(choice: Choice) -> int:
         return int(part * own) if choice is other.choice else own
 
-    chosen = verified(lambda _: found, lambda _: other, unused, goal, needed, str)
-    assert chosen.choice is (other if is_better else found).choice
+    chosen = verified(lambda _: result, lambda _: other, unused, goal, needed, str)
+    assert chosen.choice is (other if is_better else result).choice
     assert chosen.report.compiled_bytes == needed(chosen.choice)
 
 
@@ -204,19 +204,19 @@ def test_within_a_slowdown_a_regular_plan_is_taken_where_xla_needs_clearly_less_
         (Goal(peak=950.0), 951, 1.0, False),
     ],
 )
-def test_what_jax_does_by_itself_is_taken_where_xla_needs_no_more_for_it(
+def test_no_plan_is_used_if_xla_needs_no_more_without_one(
     goal: Goal, plain: int, seconds: float, is_alone: bool
 ) -> None:
     gradient = chain(np.random.default_rng(0), 12, 6)
     before, after = Figures(0.0, 0.0, 5000.0, seconds), Figures(0.0, 0.0, 4000.0, 2.0)
-    report = dataclasses.replace(foretold(), plain=before, planned=after)
-    own = Searched(untouched(gradient), dataclasses.replace(report, planned=before))
-    found = Searched(list(starts(gradient))[1].choice(), report)
+    report = dataclasses.replace(slowdown_report(), plain=before, planned=after)
+    own = Result(default_choice(gradient), dataclasses.replace(report, planned=before))
+    result = Result(list(starts(gradient))[1].choice(), report)
 
-    def search(goal: Goal) -> Searched:
+    def search(goal: Goal) -> Result:
         if goal.peak is not None and goal.peak < 4000.0:
             raise UnmetError("it is too low", 4000.0)
-        return found
+        return result
 
     def needed(choice: Choice) -> int:
         return plain if choice is own.choice else 1000
@@ -259,7 +259,7 @@ def test_curves_keep_their_limits_and_are_monotone_whatever_searches_find(data: 
         slower = min(slower, limit) if kind == "slowdowns" else slower
         own = Figures(kept, 0.0, peak, 100.0 + slower)
         figures: dict[str, Any] = {"plain": plain, "planned": own, "compiled_bytes": compiled if is_compiled else None}
-        reports.append(dataclasses.replace(foretold(), **figures))
+        reports.append(dataclasses.replace(slowdown_report(), **figures))
     if kind == "slowdowns":
         curve = CheckpointCurve.of([limit / 100 for limit in limits], reports)
     else:
@@ -305,7 +305,7 @@ def test_the_figure_is_that_of_the_compiled_gradient() -> None:
     assert_same(ours, theirs)
 
 
-def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_plans_are_stored_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def report(verify: Any) -> CheckpointReport:
@@ -321,7 +321,7 @@ def test_what_was_compiled_is_kept_for_the_next_process(tmp_path: Path, monkeypa
         assert report(backend).compiled_bytes in backend.figures
 
 
-def test_cotangents_of_arrays_are_in_the_figure_as_they_are_in_what_is_foretold() -> None:
+def test_cotangents_of_arrays_are_in_the_figure_and_in_the_prediction() -> None:
     def whole(weights: jax.Array, x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, weights)[0]
 
@@ -332,26 +332,27 @@ def test_cotangents_of_arrays_are_in_the_figure_as_they_are_in_what_is_foretold(
     assert report.compiled_bytes == pytest.approx(report.planned.peak_bytes, rel=0.1)
 
 
-def test_where_no_search_keeps_a_budget_the_lowest_regular_plan_is_tried() -> None:
+def test_the_lowest_regular_plan_is_tried_if_no_search_keeps_a_budget() -> None:
     pricing = Pricing(chain(np.random.default_rng(0), 12, 6))
-    regular, asked = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
+    regular, peaks = best_of(pricing, Goal(peak=0.0), starts(pricing.gradient)), list[float | None]()
 
     def needed(choice: Choice) -> int:
         """Bytes as predicted times 0.5 for the regular plan, times 3 for all others."""
         return int(pricing(choice).peak * (0.5 if pricing(choice) == regular.price else 3.0))
 
-    def by_start(goal: Goal) -> Searched:
-        asked.append(goal.peak)
-        found = best_of(pricing, goal, starts(pricing.gradient))
-        if goal.excess(pricing, found.price) > 1e-6:
-            raise UnmetError("it is too low", found.price.peak)
-        return Searched(found.choice, dataclasses.replace(foretold(), planned=Figures(0.0, 0.0, found.price.peak, 1.0)))
+    def by_start(goal: Goal) -> Result:
+        peaks.append(goal.peak)
+        solution = best_of(pricing, goal, starts(pricing.gradient))
+        if goal.excess(pricing, solution.price) > 1e-6:
+            raise UnmetError("it is too low", solution.price.peak)
+        figures = Figures(0.0, 0.0, solution.price.peak, 1.0)
+        return Result(solution.choice, dataclasses.replace(slowdown_report(), planned=figures))
 
     search = functools.partial(searched, pricing)
-    found = verified(search, by_start, unused, Goal(peak=0.9 * regular.price.peak), needed, str)
-    assert pricing(found.choice) == regular.price
-    assert found.report.compiled_bytes == needed(regular.choice)
-    assert asked == [0.0, regular.price.peak]
+    result = verified(search, by_start, unused, Goal(peak=0.9 * regular.price.peak), needed, str)
+    assert pricing(result.choice) == regular.price
+    assert result.report.compiled_bytes == needed(regular.choice)
+    assert peaks == [0.0, regular.price.peak]
     with pytest.raises(UnmetError) as fault:
         verified(search, by_start, unused, Goal(peak=0.4 * regular.price.peak), needed, str)
     assert fault.value.least == needed(regular.choice)
@@ -366,16 +367,16 @@ def test_gradients_on_several_devices_are_refused() -> None:
         return jnp.sin(jax.lax.with_sharding_constraint(jnp.sin(x), spread)).sum()
 
     fn = graphrl.checkpoint(shared, slowdown=0.1, verify=True, seconds=0.1, cache=False)
-    with pytest.raises(GraphrlError, match="the gradient takes 2 devices, and budgets are of one"):
+    with pytest.raises(GraphrlError, match="the gradient uses 2 devices, but budgets are for one"):
         fn.report(X)
 
 
-def test_what_does_not_compile_by_itself_is_one_line() -> None:
+def test_gradients_that_do_not_compile_alone_are_one_line() -> None:
     def summed(x: jax.Array) -> jax.Array:
         return jax.lax.psum(jnp.sin(x).sum(), "i")
 
     fn = graphrl.checkpoint(summed, slowdown=0.1, verify=True, seconds=0.1, cache=False)
-    with pytest.raises(GraphrlError, match="XLA does not compile the gradient by itself ") as fault:
+    with pytest.raises(GraphrlError, match="XLA does not compile the gradient alone ") as fault:
         jax.vmap(jax.grad(fn), axis_name="i")(X)
     assert "\n" not in str(fault.value)
 
@@ -385,9 +386,9 @@ def test_functions_that_need_nothing_are_verified() -> None:
     assert fn.report(jnp.ones(4)).compiled_bytes == 0
 
 
-def test_backends_that_do_not_say_are_named() -> None:
+def test_backends_without_memory_figures_are_named() -> None:
     silent = types.SimpleNamespace(memory_analysis=lambda: None)
-    with pytest.raises(GraphrlError, match="does not say what a compiled function needs"):
+    with pytest.raises(GraphrlError, match="does not report the memory of a compiled function"):
         planned(slowdown=0.1, verify=lambda function, *args: silent).report(WEIGHTS, X)
     with pytest.raises(ProblemError, match="verify gave a Lowered: must be a "):
         planned(slowdown=0.1, verify=lambda function, *args: jax.jit(function).lower(*args)).report(WEIGHTS, X)

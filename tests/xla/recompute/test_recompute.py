@@ -1,6 +1,7 @@
 """Recomputed values, their cost, and XLA's memory and results: as predicted, and the same bits."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +23,10 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.callback import Answer, check_sequence, rescheduled
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache
-from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, named, numbered, repeatable, wired
+from graphrl.xla.recompute.candidates import Clone, Numbered, Routes, RunTimes, named, numbered, repeatable, wire_clones
 from graphrl.xla.recompute.greedy import Facts, Greedy, State
-from graphrl.xla.recompute.plan import pruned, recompute, without
-from graphrl.xla.recompute.rewrite import rewritten
+from graphrl.xla.recompute.plan import prune, recompute, without_nodes
+from graphrl.xla.recompute.rewrite import insert_clones
 
 __all__ = ["plans"]
 
@@ -43,15 +44,15 @@ def program() -> HloProgram:
     return read_hlo(hook.captured(lowered()))
 
 
-def facts_of(program: HloProgram, dear: bool = False) -> Facts:
+def facts_of(program: HloProgram, expensive: bool = False) -> Facts:
     costs, by_name = RunTimes(program.module), program.module.entry.by_name
     seconds = [costs.of(by_name[op.name]) for op in program.graph.ops]
-    return Facts(program.graph, seconds, repeatable(program, dear=dear), Routes(program).may_read_clone)
+    return Facts(program.graph, seconds, repeatable(program, expensive=expensive), Routes(program).may_read_clone)
 
 
 def xla(program: HloProgram, clones: Sequence[Clone], sequence: Sequence[str]) -> jax.stages.Compiled:
     def rule(module: HloModule) -> Answer:
-        program = rewritten(module, clones)
+        program = insert_clones(module, clones)
         return Answer(rescheduled(program, {program.entry.name: sequence}))
 
     return hook.compile_by(lowered(), rule)
@@ -84,12 +85,12 @@ def test_the_limit_holds() -> None:
     assert recompute(program, program.schedule, limit=0, seconds=0.2) is None
 
 
-def test_what_is_dear_is_a_class_of_its_own() -> None:
+def test_expensive_ops_are_a_separate_class() -> None:
     program = read_hlo(OUTER)
     names = [op.name for op in program.graph.ops]
-    cheap, dear = ({n for n, may in zip(names, repeatable(program, dear=d), strict=True) if may} for d in (False, True))
+    cheap, expensive = (set(itertools.compress(names, repeatable(program, expensive=e))) for e in (False, True))
     assert cheap == {"early", "late"}
-    assert dear == {"wide", "early", "product", "middle", "late"}
+    assert expensive == {"wide", "early", "product", "middle", "late"}
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1.1, float("nan"), True, "0.1"])
@@ -99,13 +100,13 @@ def test_limits_out_of_range_are_refused(limit: Any) -> None:
 
 
 def test_products_computed_again_have_the_same_bits(program: HloProgram) -> None:
-    facts, cheap = facts_of(program, dear=True), facts_of(program).repeatable
+    facts, cheap = facts_of(program, expensive=True), facts_of(program).repeatable
     state = State(facts, [int(op) for op in program.schedule])
     Greedy(state, 0).run(sum(facts.seconds), lambda: False)
-    _, clones = without(state, [])
+    _, clones = without_nodes(state, [])
     assert sum(not cheap[op] for op, _ in clones) >= 3
-    _, copies = wired(program, Routes(program), clones)
-    module = rewritten(program.module, copies)
+    _, copies = wire_clones(program, Routes(program), clones)
+    module = insert_clones(program.module, copies)
     own, again = lowered().compile(), xla(program, copies, module.order(module.entry))
     # With some 90 clones, the prediction is off by 64 bytes: XLA breaks a tie between blocks of the heap differently.
     assert temporaries(again) == pytest.approx(TempPredictor(module)(module.order(module.entry)), abs=1024)
@@ -122,34 +123,34 @@ def test_the_line_of_places_is_exact_for_ops(program: HloProgram) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_is_taken_is_booked(program: HloProgram, shared: bool) -> None:
+def test_taken_gaps_update_the_profile(program: HloProgram, shared: bool) -> None:
     facts = facts_of(program)
     state = State(facts, random_order(program, 3))
     limit = 0.1 * sum(facts.seconds)
     before = state.profile.max()
     Greedy(state, 0, shared).run(limit, lambda: False)
     assert state.profile.max() < before
-    assert state.spent <= limit
-    order, clones = without(state, [])
-    assert state.spent == pytest.approx(sum(facts.seconds[op] for op, _ in clones))
-    anew = State(facts, order, clones)  # recounted, with ops and clones at separate places
-    booked = state.profile[[state.time[node] for node in range(facts.n)]]
-    counted = anew.profile[[anew.time[node] for node in range(facts.n)]]
-    assert np.all(counted <= booked)
-    assert np.mean(counted == booked) > 0.9  # the others: a value that now ends earlier may be overwritten
+    assert state.clone_seconds <= limit
+    order, clones = without_nodes(state, [])
+    assert state.clone_seconds == pytest.approx(sum(facts.seconds[op] for op, _ in clones))
+    rebuilt = State(facts, order, clones)  # recounted, with ops and clones at separate places
+    profile = state.profile[[state.time[node] for node in range(facts.n)]]
+    counted = rebuilt.profile[[rebuilt.time[node] for node in range(facts.n)]]
+    assert np.all(counted <= profile)
+    assert np.mean(counted == profile) > 0.9  # the others: a value that now ends earlier may be overwritten
 
 
-def test_clones_without_effect_are_given_up(program: HloProgram) -> None:
+def test_clones_without_effect_are_removed(program: HloProgram) -> None:
     facts = facts_of(program)
     order = random_order(program, 4)
     state = State(facts, order)
     peak = state.profile.max()
     Greedy(state, 0).run(sum(facts.seconds), lambda: False)
-    kept, clones = without(state, [])
-    again = State(facts, kept, clones)
-    gone = pruned(again)
-    assert gone
-    order, fewer = without(again, gone)
+    kept, clones = without_nodes(state, [])
+    rebuilt = State(facts, kept, clones)
+    removed = prune(rebuilt)
+    assert removed
+    order, fewer = without_nodes(rebuilt, removed)
     after = State(facts, order, fewer)
     assert len(fewer) < len(clones)
     assert after.profile.max() <= State(facts, kept, clones).profile.max() < peak
@@ -164,7 +165,7 @@ def test_compile_and_jit_keep_clones_for_the_next_process(plans: Any, monkeypatc
     assert 0 < report.recomputed <= 0.2
     assert temporaries(again) == report.graphrl_bytes
     assert temporaries(again) < 0.75 * temporaries(once)
-    assert "computed again" in str(report)
+    assert "recomputed values" in str(report)
     assert again.plan is not None
     monkeypatch.setattr(planner, "_SHARED", DecisionCache(on_disk=True))
     monkeypatch.setattr(planner, "decide", lambda *_: pytest.fail("searched"))
@@ -190,7 +191,7 @@ def module() -> HloModule:
 
 
 def test_clones_run_right_before_their_readers_which_alone_change(module: HloModule) -> None:
-    changed = rewritten(module, CLONES)
+    changed = insert_clones(module, CLONES)
     order, by_name = changed.order(changed.entry), changed.entry.by_name
     assert order[order.index("late") - 2 :][:3] == ("wide.again0", "view.again1", "late")
     assert tuple(name for name in order if ".again" not in name) == module.order(module.entry)
@@ -203,8 +204,8 @@ def test_clones_run_right_before_their_readers_which_alone_change(module: HloMod
     assert "wide.again0" not in module.entry.by_name
 
 
-def test_xla_takes_the_module_of_which_every_fusion_has_a_body_of_its_own(module: HloModule) -> None:
-    changed = rewritten(module, CLONES)
+def test_xla_accepts_the_module_since_every_fusion_has_its_own_body(module: HloModule) -> None:
+    changed = insert_clones(module, CLONES)
     bodies = [i.called[0] for i in changed.entry.instructions if i.opcode == "fusion"]
     assert len(set(bodies)) == len(bodies) == 4
     live = _hlo.HloModule.from_serialized_hlo_module_proto(changed.message.SerializeToString())
@@ -214,7 +215,7 @@ def test_xla_takes_the_module_of_which_every_fusion_has_a_body_of_its_own(module
 
 def test_a_clone_of_a_clones_input(module: HloModule) -> None:
     clones = (Clone("late.again0", "late", ("result",)), Clone("middle.again1", "middle", ("late.again0",)))
-    changed = rewritten(module, clones)
+    changed = insert_clones(module, clones)
     assert changed.entry.by_name["late.again0"].operands == ("view", "middle.again1")
     sequence = changed.order(changed.entry)
     assert sequence[-4:] == ("late", "middle.again1", "late.again0", "result")
@@ -231,10 +232,10 @@ def test_a_clone_of_a_clones_input(module: HloModule) -> None:
 )
 def test_clones_that_do_not_fit_are_refused(module: HloModule, clone: Clone, text: str) -> None:
     with pytest.raises(PlanError, match=text):
-        rewritten(module, [clone])
+        insert_clones(module, [clone])
 
 
-def test_clones_come_back_from_numbers(module: HloModule) -> None:
+def test_clones_are_restored_from_numbers(module: HloModule) -> None:
     pairs = numbered(module, CLONES)
     places = {i.name: k for k, i in enumerate(module.entry.instructions)}
     n = len(places)
@@ -242,9 +243,7 @@ def test_clones_come_back_from_numbers(module: HloModule) -> None:
     assert named(module, pairs) == CLONES
 
 
-@pytest.mark.parametrize("found", [((99, (1,)),), ((-1, (1,)),), ((1, (99,)),), ((1, (-1,)),)])
-def test_numbers_of_another_module_are_refused(
-    module: HloModule, found: tuple[tuple[int, tuple[int, ...]], ...]
-) -> None:
+@pytest.mark.parametrize("clones", [((99, (1,)),), ((-1, (1,)),), ((1, (99,)),), ((1, (-1,)),)])
+def test_numbers_of_another_module_are_refused(module: HloModule, clones: Numbered) -> None:
     with pytest.raises(PlanError, match="a clone"):
-        named(module, found)
+        named(module, clones)

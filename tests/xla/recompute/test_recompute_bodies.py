@@ -19,12 +19,12 @@ from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.xla import hook
 from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.callback import Answer
-from graphrl.xla.donation import tied, written_over
+from graphrl.xla.donation import argument_writes, preserve_donation
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
-from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, repeatable, wired
+from graphrl.xla.recompute.candidates import Clone, Routes, RunTimes, repeatable, wire_clones
 from graphrl.xla.recompute.plan import recompute_everywhere
-from graphrl.xla.recompute.rewrite import rewritten
+from graphrl.xla.recompute.rewrite import insert_clones
 
 pytestmark = pytest.mark.usefixtures("plans", "quiet")
 
@@ -100,7 +100,7 @@ def test_a_body_s_cost_is_that_of_all_its_trips(module: HloModule) -> None:
     assert RunTimes(as_program(module, body)).of_computation(body.name) == inside
 
 
-def test_where_nobody_knows_the_trips_each_keeps_to_the_limit() -> None:
+def test_each_trip_keeps_the_limit_if_the_number_of_trips_is_unknown() -> None:
     """A body's share of the program's time may be small in one trip, and nearly all of it in many."""
 
     def settled(x: jax.Array, weights: jax.Array) -> jax.Array:
@@ -166,7 +166,7 @@ ENTRY main {
 
 
 @pytest.mark.parametrize(("last", "may_read"), [("call(u, u), to_apply=callee", False), ("add(u, u)", True)])
-def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_read: bool) -> None:
+def test_values_that_may_be_overwritten_at_any_time_are_not_read_again(last: str, may_read: bool) -> None:
     """`y` reads `x`, whose buffer the next trip's `x` overwrites.
 
     The overwriting instruction can wait for readers of the clone, or is inside of a call and cannot. `v` reads a value
@@ -177,15 +177,15 @@ def test_what_is_written_over_who_knows_when_is_not_read_again(last: str, may_re
     ops = {op.name: may for op, may in zip(program.graph.ops, repeatable(program), strict=True)}
     assert ops["v"]
     assert ops["y"] == may_read
-    assert ("y" in written_over(program.module).late.get("z", ())) == may_read
+    assert ("y" in argument_writes(program.module).readers.get("z", ())) == may_read
 
 
-def test_who_reads_a_clone_still_waits_for_the_original() -> None:
+def test_readers_of_a_clone_still_wait_for_the_original() -> None:
     """`next` overwrites `i`, which `start` reads; without the clone `next` waits for `start` only as its reader."""
     text = CALLED.replace("next = s32[] add(i, one)", "start = s32[] copy(i)\n  next = s32[] add(start, one)")
     module = parse_module(text.replace("v = f32[1024]{0} sine(w)", "v = f32[1024]{0} broadcast(start)"))
     body = as_program(module, module.computations["body"])
-    again = rewritten(body, [Clone("start.again", "start", ("next",))])
+    again = insert_clones(body, [Clone("start.again", "start", ("next",))])
     assert {"start", "start.again"} <= {*again.entry.by_name["next"].control_predecessors}
 
 
@@ -216,10 +216,10 @@ ENTRY main {
 """
 
 
-def test_who_writes_over_two_arguments_waits_for_clones_that_read_either() -> None:
+def test_writers_over_two_arguments_wait_for_clones_that_read_either() -> None:
     """One argument is overwritten in place in any schedule, the other by an added dependency."""
-    module = tied(parse_module(TWO_AT_ONCE)).module
-    again = rewritten(module, [Clone("r.again", "r", ("z",))])
+    module = preserve_donation(parse_module(TWO_AT_ONCE)).module
+    again = insert_clones(module, [Clone("r.again", "r", ("z",))])
     assert "r.again" in again.entry.by_name["both"].control_predecessors
 
 
@@ -256,7 +256,7 @@ def swapped(a: jax.Array, b: jax.Array) -> Pair:
 def all_again(module: HloModule, computation: Computation) -> HloModule:
     """The module with a clone of every repeatable instruction in a computation for each of its readers."""
     program = read_hlo(as_program(module, computation))
-    ops, routes, may = program.graph.ops, Routes(program), repeatable(program, dear=True)
+    ops, routes, may = program.graph.ops, Routes(program), repeatable(program, expensive=True)
     clones = [
         (k, frozenset([reader]))
         for k, op in enumerate(ops)
@@ -264,7 +264,7 @@ def all_again(module: HloModule, computation: Computation) -> HloModule:
         if may[k] and op.outputs[0].name in other.inputs and routes.may_read_clone(other.name, op.name)
     ]
     assert clones
-    return put_back(module, rewritten(program.module, wired(program, routes, clones)[1]))
+    return put_back(module, insert_clones(program.module, wire_clones(program, routes, clones)[1]))
 
 
 def shuffled(module: HloModule, computation: Computation, seed: int) -> tuple[str, ...]:
@@ -279,15 +279,15 @@ def test_the_same_bits(function: Callable[..., Any], seed: int) -> None:
     args = [jnp.asarray(rng.normal(size=(SIDE, SIDE)), jnp.float32) for _ in range(2)]
 
     def rule(module: HloModule) -> Answer:
-        ties = tied(module)
+        donation = preserve_donation(module)
         again, bodies = (
-            ties.module,
+            donation.module,
             {i.called[0] for c in module.sequential for i in c.instructions if i.opcode == "while"},
         )
         for name in sorted(bodies):
             again = all_again(again, again.computations[name])
         again = again.with_orders({name: shuffled(again, again.computations[name], seed) for name in sorted(bodies)})
-        return Answer(answer_of(again), "default", ties.aliases)
+        return Answer(answer_of(again), "default", donation.aliases)
 
     lowered = jax.jit(function, donate_argnums=0).lower(*args)
     theirs = jax.tree.leaves(jax.jit(function)(*args))

@@ -18,13 +18,14 @@ import graphrl
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.xla import hook
+from graphrl.xla.assignment import predicted_bytes
 from graphrl.xla.callback import Answer, Rule, Unplanned
-from graphrl.xla.donation import tied
+from graphrl.xla.donation import preserve_donation
 from graphrl.xla.planning import planner
 from graphrl.xla.planning.cache import DecisionCache, answer_of
-from graphrl.xla.planning.planner import decide, predicted_bytes
+from graphrl.xla.planning.planner import decide
 from graphrl.xla.recompute.loops import Expressions, loops_of
-from graphrl.xla.recompute.residuals import chosen, named, numbered
+from graphrl.xla.recompute.residuals import choose_residuals, named, numbered
 from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
@@ -80,7 +81,7 @@ def lowered(layer: str) -> jax.stages.Lowered:
 
 @functools.cache
 def module_of(layer: str) -> HloModule:
-    return tied(hook.captured(lowered(layer))).module
+    return preserve_donation(hook.captured(lowered(layer))).module
 
 
 def results(compiled: Any) -> list[bytes]:
@@ -92,10 +93,10 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
     """The rule that drops all residuals within a limit; appends XLA's predicted bytes to `predicted`."""
 
     def rule(module: HloModule) -> Answer:
-        ties = tied(module)
-        lean = without_residuals(ties.module, chosen(ties.module, limit).dropped)
-        predicted.append(predicted_bytes(lean))
-        return Answer(answer_of(lean), aliases=ties.aliases)
+        donation = preserve_donation(module)
+        reduced = without_residuals(donation.module, choose_residuals(donation.module, limit).dropped)
+        predicted.append(predicted_bytes(reduced))
+        return Answer(answer_of(reduced), aliases=donation.aliases)
 
     return rule
 
@@ -103,16 +104,16 @@ def dropping(limit: float, predicted: list[int]) -> Rule:
 @pytest.mark.parametrize("layer", ["gated", "attended"])
 def test_same_bits_as_predicted_in_less_memory(layer: str) -> None:
     own, predicted = lowered(layer).compile(), list[int]()
-    lean = hook.compile_by(lowered(layer), dropping(1.0, predicted))
-    assert results(lean) == results(own)
-    assert temporaries(lean) == predicted[0] < 0.75 * temporaries(own)
+    reduced = hook.compile_by(lowered(layer), dropping(1.0, predicted))
+    assert results(reduced) == results(own)
+    assert temporaries(reduced) == predicted[0] < 0.75 * temporaries(own)
 
 
 @settings(max_examples=20, deadline=None)
 @given(layer=st.sampled_from(sorted(LAYERS)), limit=st.floats(0, 1))
 def test_the_limit_holds_and_more_of_it_drops_more(layer: str, limit: float) -> None:
     module = module_of(layer)
-    choice, less = chosen(module, limit), chosen(module, limit / 2)
+    choice, less = choose_residuals(module, limit), choose_residuals(module, limit / 2)
     assert 0 <= choice.cost <= limit
     assert choice.bytes >= less.bytes or choice.cost < limit  # greedy: at worst slightly less
     pairs = named(module, choice.dropped)
@@ -141,12 +142,12 @@ def result_too(weights: jax.Array, x: jax.Array) -> Any:
     return rows, lax.scan(lambda y, row: (y * jnp.cos(row), None), x, rows)[0]
 
 
-def test_what_is_a_result_too_stays() -> None:
+def test_residuals_that_are_results_are_kept() -> None:
     module = hook.captured(jax.jit(result_too).lower(jnp.ones(6), jnp.ones(2**16)))
     (loops,) = loops_of(module)
     (residual,) = loops.residuals
     assert not loops.readings(residual)
-    assert chosen(module, 1.0).dropped == ()
+    assert choose_residuals(module, 1.0).dropped == ()
 
 
 def test_plan_of_another_program_is_refused() -> None:
@@ -196,7 +197,7 @@ def expressions(factor: str, function: str = "multiply(%p.3, %b)") -> Expression
     return Expressions(module, module.entry)
 
 
-def test_a_product_is_one_value_wherever_it_stands_and_its_sum_is_like_nothing_else() -> None:
+def test_equal_products_have_one_number_and_their_sums_separate_ones() -> None:
     values = expressions("0.3")
     assert values.number["one", "m"] == values.number["two", "m.1"] == values.number["", "one"]
     assert values.number["", "two"] != values.number["", "three"]  # either may be rounded once or twice
@@ -220,9 +221,9 @@ def test_a_slice_outside_is_the_last_one() -> None:
     values = jnp.asarray(np.random.default_rng(0).normal(size=(11, 2**14)), jnp.float32)
     given = values[:10], values[10]
     step, predicted = jax.jit(read_outside).lower(*given), list[int]()
-    lean = hook.compile_by(step, dropping(1.0, predicted))
-    assert temporaries(lean) < temporaries(step.compile())
-    assert np.array_equal(lean(*given), step.compile()(*given))
+    reduced = hook.compile_by(step, dropping(1.0, predicted))
+    assert temporaries(reduced) < temporaries(step.compile())
+    assert np.array_equal(reduced(*given), step.compile()(*given))
 
 
 def test_compile_takes_it_and_finds_it_on_disk(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +241,14 @@ def test_compile_takes_it_and_finds_it_on_disk(plans: Path, monkeypatch: pytest.
     assert again.plan is not None
 
 
-def test_where_it_needs_more_than_predicted_the_plain_order_runs() -> None:
-    asked = Settings(recompute=0.05, seconds=4, cache=False)
+def test_the_plain_order_runs_if_recomputation_needs_more_than_predicted() -> None:
+    settings = Settings(recompute=0.05, seconds=4, cache=False)
     module = hook.captured(lowered("gelu"))
-    found = decide(lowered("gelu"), Unplanned(module), asked, None)
-    assert found.dropped
-    assert found.plain is not None
-    planning = planner.Planner(asked)
-    planning._decisions.keep(dataclasses.replace(found, graphrl_bytes=1000, plain=(found.plain[0], 2000)))
+    recomputing = decide(lowered("gelu"), Unplanned(module), settings, None)
+    assert recomputing.dropped
+    assert recomputing.plain is not None
+    planning = planner.Planner(settings)
+    planning._decisions.store(dataclasses.replace(recomputing, graphrl_bytes=1000, plain=(recomputing.plain[0], 2000)))
     compiled = hook.compile_by(lowered("gelu"), planning.rule)
     decision = planning.decision(module)
     assert decision is not None

@@ -66,11 +66,11 @@ def test_callbacks_in_the_condition_of_a_loop(by: Compiler) -> Any:
     log: list[float] = []
 
     def program(x: jax.Array) -> jax.Array:
-        def goes_on(state: Any) -> jax.Array:
+        def continues(state: Any) -> jax.Array:
             jax.debug.callback(lambda k: log.append(float(k)), state[0])
             return state[0] < 4
 
-        return jax.lax.while_loop(goes_on, lambda s: (s[0] + 1, jnp.tanh(wide(s[1]))), (0, x))[1]
+        return jax.lax.while_loop(continues, lambda s: (s[0] + 1, jnp.tanh(wide(s[1]))), (0, x))[1]
 
     results = by.jit(program)(vector())
     jax.effects_barrier()

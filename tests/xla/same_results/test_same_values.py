@@ -11,7 +11,7 @@ from jax import lax
 from jit_cases import Compiler, N, branches, graphrl_s, jax_s, matrix, observed, raised, same, vector, wide
 from xla_programs import plans
 
-from graphrl.xla.hook import available
+from graphrl.xla.hook import why_unavailable
 
 __all__ = ["plans"]
 
@@ -64,7 +64,7 @@ def test_literal_results(by: Compiler) -> Any:
 
 
 @same
-def test_arguments_that_come_back(by: Compiler) -> Any:
+def test_results_that_are_arguments(by: Compiler) -> Any:
     def program(x: jax.Array, y: jax.Array, tree: Any) -> Any:
         return x, wide(x), y, {"again": x, "tree": tree}, tree["b"]
 
@@ -217,7 +217,7 @@ def test_effects_errors_and_weak_types_are_seen() -> None:
     assert observed(lambda by: by.jit(lambda x: x + 1)(2), jax_s())[0].count(" weak ") == 1
 
 
-@pytest.mark.skipif(available() is not None, reason=str(available()))
+@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 def test_programs_with_xla_s_hidden_random_state_are_left_alone(plans: Any) -> None:
     by = graphrl_s(seconds=0.2)
     by.jit(lambda x: wide(x) + lax.rng_uniform(0.0, 1.0, (N,)))(vector())

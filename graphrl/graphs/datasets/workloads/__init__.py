@@ -7,7 +7,7 @@ the chip in the name.
 import os
 from fnmatch import fnmatchcase
 
-from graphrl.errors import ProblemError, near
+from graphrl.errors import ProblemError, suggest
 from graphrl.graphs.datasets.workloads import egrl, go
 from graphrl.graphs.graph import ComputationGraph
 
@@ -30,7 +30,7 @@ def select(model: str) -> tuple[str, ...]:
     names = tuple(PREFIX + name + slash + chip for name in NAMES if fnmatchcase(name, pattern))
     if not names or (slash and any(fnmatchcase(name, pattern) for name in egrl.WORKLOADS)):
         raise ProblemError(
-            f"unknown workload {model.removeprefix(PREFIX)!r}: {near(model, [PREFIX + name for name in NAMES])}; "
+            f"unknown workload {model.removeprefix(PREFIX)!r}: {suggest(model, [PREFIX + name for name in NAMES])}; "
             f"GO's ({', '.join(go.FAMILIES)}) take a chip: {PREFIX}{next(iter(go.WORKLOADS))}/v100-fp32"
         )
     return names
@@ -45,6 +45,6 @@ def load(model: str) -> ComputationGraph:
     """
     names = select(model)
     if len(names) > 1:
-        raise ProblemError(f"{model} stands for {len(names)} workloads, where one is needed: for example {names[0]}")
+        raise ProblemError(f"{model} names {len(names)} workloads, where one is needed: for example {names[0]}")
     name, _, chip = names[0].removeprefix(PREFIX).partition("/")
     return egrl.WORKLOADS[name]() if name in egrl.WORKLOADS else go.load(name, chip or go.CHIP).graph

@@ -121,7 +121,7 @@ def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
 def _entries(folder: str) -> tuple[Entry, ...]:
     path = Path(folder) / INDEX
     if not path.exists():
-        raise GraphrlError(f"{files.shown(folder)} holds no model zoo: scripts/build_zoo.py makes it")
+        raise GraphrlError(f"{files.quote_path(folder)} has no model zoo: scripts/build_zoo.py builds it")
     with files.content(path) as data:
         try:
             value = json.loads(bytes(data))
@@ -129,7 +129,7 @@ def _entries(folder: str) -> tuple[Entry, ...]:
                 return tuple(Entry(*row) for row in value["programs"])
         except (ValueError, KeyError, TypeError):
             pass
-    raise GraphError(f"{files.shown(path)}: no index of the zoo: must be {FORMAT!r}, version {VERSION}")
+    raise GraphError(f"{files.quote_path(path)}: not an index of the zoo: must be {FORMAT!r}, version {VERSION}")
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
@@ -150,13 +150,13 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
     if not text:
         raise ProblemError(f"{PREFIX} names no program: give words as in {PREFIX}{everything[0].name}, or {PREFIX}*")
     for word in text.split("/"):
-        said = clipped(repr(word))
+        quoted = clipped(repr(word))
         if not any(fnmatchcase(own, word) for entry in everything for own in entry.words):
-            raise ProblemError(f"zoo:{clipped(text)}: no program has {said}: {_near(word, everything)}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program has {quoted}: {_near(word, everything)}")
         left = [entry for entry in matching if any(fnmatchcase(own, word) for own in entry.words)]
         if not left:
             there = ", ".join(entry.name for entry in matching[:4]) + (", ..." if len(matching) > 4 else "")
-            raise ProblemError(f"zoo:{clipped(text)}: no program is that; without {said} there are {there}")
+            raise ProblemError(f"zoo:{clipped(text)}: no program matches all words; without {quoted}: {there}")
         matching = left
     return tuple(matching)
 
@@ -170,7 +170,7 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
     matching = select(text, folder)
     if len(matching) > 1:
         raise ProblemError(
-            f"{PREFIX}{text.removeprefix(PREFIX)} stands for {len(matching)} programs, where one is needed: for "
+            f"{PREFIX}{text.removeprefix(PREFIX)} names {len(matching)} programs, where one is needed: for "
             f"example {PREFIX}{matching[0].name}"
         )
     return matching[0]
@@ -179,4 +179,4 @@ def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry
 def _near(word: str, everything: Sequence[Entry]) -> str:
     words = sorted({own for entry in everything for own in entry.words})
     near = difflib.get_close_matches(word.lower(), words, n=5, cutoff=0.4)
-    return f"near are {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"
+    return f"similar: {', '.join(near)}" if near else f"{PREFIX}{everything[0].name} is a program's whole name"

@@ -68,7 +68,7 @@ def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
             if entry["batch"] == batch:
                 return _program(value, group, number)
     have = ", ".join(str(row[3]) for row in contents(path))
-    raise GraphrlError(f"{files.shown(path)}: no program with a batch of {batch}: there are {have}")
+    raise GraphrlError(f"{files.quote_path(path)}: no program with a batch of {batch}: there are {have}")
 
 
 def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str, int]]:
@@ -301,10 +301,10 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
     groups: list[_Group] = []
     for program in programs:
         for members, storages, structure in groups:
-            like = _stored_like(program, members[0], storages[0], structure)
-            if like is not None:
+            same_order = _stored_like(program, members[0], storages[0], structure)
+            if same_order is not None:
                 members.append(program)
-                storages.append(like)
+                storages.append(same_order)
                 break
         else:
             order = [int(op) for op in program.schedules.get("memory", program.graph.arrays.topological)]
@@ -360,9 +360,9 @@ def _content(path: str) -> dict[str, Any]:
         try:
             value = json.loads(lzma.decompress(bytes(data)))
         except (lzma.LZMAError, ValueError, EOFError) as error:
-            raise GraphError(f"{files.shown(path)}: broken or truncated file of the zoo: {error}") from None
+            raise GraphError(f"{files.quote_path(path)}: broken or truncated file of the zoo: {error}") from None
     if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-        raise GraphError(f"{files.shown(path)}: no file of the zoo: must be {FORMAT!r}, version {VERSION}")
+        raise GraphError(f"{files.quote_path(path)}: not a file of the zoo: must be {FORMAT!r}, version {VERSION}")
     return value
 
 

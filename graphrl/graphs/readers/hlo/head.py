@@ -24,13 +24,13 @@ _SHAPE = rb"(?:" + _SKIPPED + rb"\()*+" + _SKIPPED + rb"[a-z]\w*\[[\d,]*\]"
 _INSTRUCTION = rb"(?:" + _NAMED + rb")?" + _SHAPE
 
 
-def _beginning(*forms: bytes) -> re.Pattern[bytes]:
+def _starts_with(*forms: bytes) -> re.Pattern[bytes]:
     """A pattern for the start of a text in one of these forms."""
     return re.compile(rb"(?:\xef\xbb\xbf)?" + _SKIPPED + rb"(?:" + rb"|".join(forms) + rb")", re.DOTALL)
 
 
-_TEXT = _beginning(rb"HloModule\b", _ENTRY, _BODY, _SIGNATURE, _INSTRUCTION)
-_SIGNED = _beginning(_SIGNATURE)
+_TEXT = _starts_with(rb"HloModule\b", _ENTRY, _BODY, _SIGNATURE, _INSTRUCTION)
+_SIGNED = _starts_with(_SIGNATURE)
 _MLIR = re.compile(
     rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*|#[^\n]*)*+(?:module|func\.func|builtin\.module)\s*(?:@|\{|attributes|private|public)"
 )

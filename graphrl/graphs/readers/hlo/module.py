@@ -102,12 +102,12 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAlias:
-    """A part of the entry's result that XLA may (with `must`: has to) write into the buffer of a donated parameter."""
+    """A part of the entry's result that XLA may, or must if required, write into the buffer of a donated parameter."""
 
     output_index: tuple[int, ...]
     parameter: int
     parameter_index: tuple[int, ...]
-    must: bool
+    is_required: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,8 +174,8 @@ class HloModule:
         0 in the host's memory, S(5), and in a TPU's other memories: VMEM, S(1), and those of higher numbers. On a GPU,
         S(1), for collectives, and S(2), for temporaries, are parts of the main memory.
         """
-        elsewhere = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
-        return 0 if elsewhere else leaf.bytes
+        is_other_memory = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
+        return 0 if is_other_memory else leaf.bytes
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""
@@ -298,7 +298,7 @@ def _computation(
         for i in message.instructions:
             called = tuple([names[c] for c in i.called_computation_ids])
             if not computations.keys() >= set(called):
-                raise GraphError(f"{where}: {i.name!r} calls a computation that does not stand before it")
+                raise GraphError(f"{where}: {i.name!r} calls a computation that does not precede it")
             instructions[i.name] = Instruction(
                 i.name,
                 i.opcode,
@@ -311,7 +311,7 @@ def _computation(
             )
             by_id[i.id & _LOCAL] = i.name
     except KeyError as error:
-        raise GraphError(f"{where}: {i.name!r} refers to the id {error}, which does not stand before it") from None
+        raise GraphError(f"{where}: {i.name!r} refers to the id {error}, which does not precede it") from None
     if root not in by_id:
         raise GraphError(f"{where}: its root is missing")
     if not len(instructions) == len(by_id) == len(message.instructions):
@@ -325,7 +325,7 @@ def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ..
     order = tuple([by_id.get(k & _LOCAL, "") for k in ids])
     place = {name: k for k, name in enumerate(order)}
     if len(order) != len(by_id) or place.keys() != computation.by_name.keys():
-        raise GraphError(f"broken HLO: the schedule of {computation.name!r} is no order of its instructions")
+        raise GraphError(f"broken HLO: the schedule of {computation.name!r} is not an order of its instructions")
     for name, k in place.items():
         instruction = computation.by_name[name]
         if any(place[p] >= k for p in (*instruction.operands, *instruction.control_predecessors)):

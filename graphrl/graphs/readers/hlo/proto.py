@@ -207,27 +207,27 @@ def replace(field: Any, items: Iterable[Any]) -> None:
     field.extend(kept)
 
 
-def in_order(instructions: Sequence[Any], gone: Container[int] = ()) -> list[Any]:
+def in_order(instructions: Sequence[Any], removed: Container[int] = ()) -> list[Any]:
     """Sorts instruction messages topologically, each after its operands and control predecessors.
 
-    Control predecessors with ids in `gone` are removed from the messages in place.
+    Control predecessors with ids in `removed` are removed from the messages in place.
     """
     by_id = {i.id: i for i in instructions}
     placed: dict[int, Any] = {}
 
     def place(i: Any) -> None:
-        todo = [i]
-        while todo:
-            waits = (*todo[-1].operand_ids, *todo[-1].control_predecessor_ids)
+        stack = [i]
+        while stack:
+            waits = (*stack[-1].operand_ids, *stack[-1].control_predecessor_ids)
             missing = [by_id[k] for k in waits if k in by_id and k not in placed]
             if missing:
-                todo += missing
+                stack += missing
             else:
-                done = todo.pop()
+                done = stack.pop()
                 placed[done.id] = done
 
     for i in instructions:
-        i.control_predecessor_ids[:] = [k for k in i.control_predecessor_ids if k not in gone]
+        i.control_predecessor_ids[:] = [k for k in i.control_predecessor_ids if k not in removed]
     for i in instructions:
         if i.id not in placed:
             place(i)

@@ -75,7 +75,7 @@ class HloProgram:
         """
         places, n = np.asarray(order), len(self.graph.ops)
         if places.shape != (n,) or places.dtype.kind not in "iu" or not np.array_equal(np.sort(places), np.arange(n)):
-            raise GraphError(f"graph {self.graph.name!r}: a schedule must hold each of its {n} ops once, by index")
+            raise GraphError(f"graph {self.graph.name!r}: a schedule must have each of its {n} ops once, by index")
         waiting, followers = self._dependencies
         left, views = dict(waiting), self._views
         sequence: list[str] = []

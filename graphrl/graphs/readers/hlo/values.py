@@ -39,7 +39,7 @@ EXTERNAL = frozenset({"constant", "parameter"})
 VIEWS = frozenset(str.split("add-dependency after-all bitcast domain get-tuple-element opt-barrier tuple async-update"))
 CONTRACTED = EXTERNAL | VIEWS
 # Index of the operands in the result of the start of an asynchronous operation, where they are only forwarded.
-SHOWN = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
+FORWARDING = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
 # Index of the result of an asynchronous operation's end in the result of its start.
 _RESULT = {
     "async-done": (1,),
@@ -118,13 +118,13 @@ def may_share(
     if user.opcode in ("while", "conditional"):
         return True
     if user.opcode in _FIRST_OPERAND or user.opcode == _SOLVE:
-        wanted = 1 if user.opcode == _SOLVE else 0
-        return [k for k, name in enumerate(user.operands) if name == source.name] == [wanted]
+        place = 1 if user.opcode == _SOLVE else 0
+        return [k for k, name in enumerate(user.operands) if name == source.name] == [place]
     if user.opcode == "sort":
         if len(computation.users[source.name]) != 1:
             return False
-        alone = user.operands.count(source.name) == 1
-        return len(user.operands) == 1 or (alone and output_index[0] == first)
+        is_only_use = user.operands.count(source.name) == 1
+        return len(user.operands) == 1 or (is_only_use and output_index[0] == first)
     return _is_elementwise(module, computation, user, first)
 
 
@@ -181,7 +181,7 @@ class ValueReader:
                 values.waits[name] = _waits(i, values.waits)
             if i.opcode in EXTERNAL:
                 self._add_external(i, values)
-            leaves = _shown(i, operands) if i.opcode in VIEWS else _own(i, operands)
+            leaves = _viewed(i, operands) if i.opcode in VIEWS else _own(i, operands)
             values.leaves[name] = leaves
             if i.opcode not in CONTRACTED:
                 values.alias.update(self._aliases(computation, i, operands, values))
@@ -305,7 +305,7 @@ def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str
     return before[0] if len(before) == 1 else frozenset().union(*before)
 
 
-def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
+def _viewed(i: Instruction, operands: list[Leaves]) -> Leaves:
     """Leaves of a view."""
     if i.opcode == "tuple":
         return {(k, *index): roots for k, operand in enumerate(operands) for index, roots in operand.items()}
@@ -320,12 +320,12 @@ def _shown(i: Instruction, operands: list[Leaves]) -> Leaves:
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
     """Leaves of an instruction that writes its own tensors; for an asynchronous start, also the forwarded operands."""
     leaves: dict[Index, tuple[str, ...]] = {index: (tensor_name(i.name, index),) for index, _ in i.shape.leaves}
-    if i.opcode in SHOWN:
-        place = SHOWN[i.opcode]
-        shown = {(place, *index): roots for index, roots in operands[0].items()}
+    if i.opcode in FORWARDING:
+        place = FORWARDING[i.opcode]
+        forwarded = {(place, *index): roots for index, roots in operands[0].items()}
         if i.opcode == "async-start" or len(operands) > 1:
-            shown = {(place, k, *index): roots for k, o in enumerate(operands) for index, roots in o.items()}
-        leaves |= {index: roots for index, roots in shown.items() if index in leaves}
+            forwarded = {(place, k, *index): roots for k, o in enumerate(operands) for index, roots in o.items()}
+        leaves |= {index: roots for index, roots in forwarded.items() if index in leaves}
     return leaves
 
 
@@ -343,15 +343,15 @@ def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[
 
 def _flows(module: HloModule, body: Computation, name: str, through_tuples: bool) -> bool:
     """True if everything computed from `name` in a fusion is computed element by element."""
-    seen, todo = {name}, [name]
-    while todo:
-        operand = todo.pop()
+    visited, pending = {name}, [name]
+    while pending:
+        operand = pending.pop()
         for user in body.users[operand]:
             if not (through_tuples and user.opcode == "tuple"):
                 places = [k for k, other in enumerate(user.operands) if other == operand]
                 if not all(_is_elementwise(module, body, user, k) for k in places):
                     return False
-            if user.name not in seen:
-                seen.add(user.name)
-                todo.append(user.name)
+            if user.name not in visited:
+                visited.add(user.name)
+                pending.append(user.name)
     return True

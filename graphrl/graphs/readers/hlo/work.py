@@ -18,8 +18,8 @@ import numpy as np
 
 from graphrl.graphs.graph import MAX_WORK, Op, Tensor
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.graphs.readers.hlo.values import CONTRACTED, SHOWN, ValueReader, Values, may_share, tensor_name
-from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated
+from graphrl.graphs.readers.hlo.values import CONTRACTED, FORWARDING, ValueReader, Values, may_share, tensor_name
+from graphrl.graphs.readers.work import Work, costliest, in_turn, repeated
 from graphrl.graphs.roofline import Chip, runtime
 
 _FREE = frozenset(
@@ -76,7 +76,7 @@ class Works:
     def _caller(self, i: Instruction) -> Work:
         bodies = [self.of_computation(name) for name in i.called]
         if i.opcode == "conditional":
-            return dearest(bodies)
+            return costliest(bodies)
         return repeated(in_turn(bodies), trip_count(i) if i.opcode == "while" else 1)
 
     def of_computation(self, name: str) -> Work:
@@ -137,12 +137,12 @@ class Lowered:
         self.ops = self._lowered()
 
     def _lowered(self) -> tuple[Op, ...]:
-        charged: set[str] = set()  # parameters and constants that an earlier op counts
+        counted: set[str] = set()  # parameters and constants that an earlier op counts
         ops = []
         for i in self._instructions:
             inputs = self._inputs[i.name]
-            own = {r for r in inputs if r in self._values.external} - charged
-            charged |= own
+            own = {r for r in inputs if r in self._values.external} - counted
+            counted |= own
             work = self._work(self._computation, i)
             ops.append(
                 Op(
@@ -191,17 +191,17 @@ class Lowered:
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
         """The tensor that XLA may overwrite with a leaf: preferably one without other readers, else the first."""
         source: str | None = None
-        wanted = self._bytes[tensor_name(i.name, index)]
+        num_bytes = self._bytes[tensor_name(i.name, index)]
         for k, operand in enumerate(i.operands):
             for at, roots in self._values.leaves[operand].items():
-                if len(roots) != 1 or self._bytes.get(roots[0]) != wanted:
+                if len(roots) != 1 or self._bytes.get(roots[0]) != num_bytes:
                     continue
                 buffer = self._values.buffer(roots[0])
-                alone = self._readers[buffer] == 1
-                if (source and not alone) or buffer in taken or self._size_of_buffer(buffer) < wanted:
+                is_only_reader = self._readers[buffer] == 1
+                if (source and not is_only_reader) or buffer in taken or self._size_of_buffer(buffer) < num_bytes:
                     continue
                 if may_share(self._module, self._computation, i, k, at, index):
-                    if alone:
+                    if is_only_reader:
                         return roots[0]
                     source = roots[0]
         return source
@@ -291,13 +291,13 @@ def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
     for k, window in enumerate(i.attributes.window.dimensions):
         size, taps = source[numbers.input_spatial_dimensions[k]], kernel[numbers.kernel_spatial_dimensions[k]]
         outputs = i.shape.dims[numbers.output_spatial_dimensions[k]]
-        pairs *= _meetings(window, size, taps, outputs)
+        pairs *= _overlaps(window, size, taps, outputs)
     features = source[numbers.input_feature_dimension] // (i.attributes.feature_group_count or 1)
     batch = source[numbers.input_batch_dimension] // (i.attributes.batch_group_count or 1)
     return 2 * pairs * features * i.shape.dims[numbers.output_feature_dimension] * batch
 
 
-def _meetings(window: Any, size: int, taps: int, outputs: int) -> int:
+def _overlaps(window: Any, size: int, taps: int, outputs: int) -> int:
     """Pairs of output position and kernel element that meet one of `size` input elements, along one dimension."""
     if outputs * taps > _MAX_PAIRS:
         return outputs * taps
@@ -359,7 +359,7 @@ _RULES: dict[str, Callable[[Flops, Computation, Instruction], int]] = {  # c: th
 def _written(computation: Computation, i: Instruction) -> int:
     if i.opcode == "dynamic-update-slice":
         return computation.by_name[i.operands[1]].shape.bytes
-    place = SHOWN.get(i.opcode)
+    place = FORWARDING.get(i.opcode)
     return sum(leaf.bytes for index, leaf in i.shape.leaves if index[:1] != (place,))
 
 

@@ -202,7 +202,7 @@ class _Flattener:
             flops = equation_flops(equation)
             return Work(flops, runtime(flops, traffic, self.chip), 0), []
         bodies = {key: self._body(jaxpr) for key, jaxpr in inner.items()}
-        constants = [constant for _, held in bodies.values() for constant in held]
+        constants = [constant for _, consts in bodies.values() for constant in consts]
         literals = [value.value if isinstance(value, Scalar) else None for value in values]
         work = inner_work(equation, {key: body for key, (body, _) in bodies.items()}, literals)
         if name == "pallas_call":  # a kernel reads and writes its operands once, whatever its body contains
@@ -217,7 +217,7 @@ class _Flattener:
             walk = _Flattener(self.chip, arguments, self.bodies)
             outputs = walk.run(inner, consts, [Outside(i) for i in range(len(arguments))], "")
             live = _live(walk.nodes, outputs)
-            nodes = [node for node, alive in zip(walk.nodes, live, strict=True) if alive]
+            nodes = [node for node, is_live in zip(walk.nodes, live, strict=True) if is_live]
             work = Work(
                 flops=sum(node.flops for node in nodes),
                 runtime=sum(node.runtime for node in nodes),

@@ -52,7 +52,7 @@ def from_jax(
       GraphError: the function computes nothing, or shapes are symbolic. Errors of `fn` itself pass through.
     """
     if not callable(fn):
-        raise GraphrlError(f"from_jax: {fn!r} is no function: must be a callable that JAX can trace")
+        raise GraphrlError(f"from_jax: {fn!r} is not a function: must be a callable that JAX can trace")
     static = _argnums("static_argnums", static_argnums, len(abstract_args))
     weights = _argnums("weights_argnums", weights_argnums, len(abstract_args))
     figures = find_chip(chip)
@@ -124,14 +124,14 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
     }
     read = {value.external for index in live for value in flat.nodes[index].inputs if isinstance(value, Outside)}
     externals = _external_tensors(flat, num_arguments, read, {tensor.name for tensor in tensors.values()})
-    charged: set[int] = set()  # weights that an earlier op counts
+    counted: set[int] = set()  # weights that an earlier op counts
     ops = []
     for index in live:
         node = flat.nodes[index]
         own = {
             v.external for v in node.inputs if isinstance(v, Outside) and flat.externals[v.external].weight
-        } - charged
-        charged |= own
+        } - counted
+        counted |= own
         inputs = [externals[v.external] if isinstance(v, Outside) else tensors[v] for v in node.inputs]
         ops.append(
             Op(

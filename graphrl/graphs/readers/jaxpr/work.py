@@ -31,7 +31,7 @@ from jax.extend import core
 
 from graphrl.errors import GraphError
 from graphrl.graphs.layers import Layer, Window
-from graphrl.graphs.readers.work import Work, dearest, in_turn, repeated, traffic
+from graphrl.graphs.readers.work import Work, costliest, in_turn, repeated, traffic
 
 RANDOM_FLOPS = 50  # per 32-bit word: 20 rounds of add, rotate and xor over a pair of words, plus the key schedule
 
@@ -133,7 +133,7 @@ def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any
         checks, runs = (1, 1) if trips is None else (trips + 1, trips)
         return _loop([(bodies["cond_jaxpr"], checks), (bodies["body_jaxpr"], runs)])
     if name == "cond":
-        return dearest(list(bodies.values()))
+        return costliest(list(bodies.values()))
     if name == "custom_linear_solve":
         return bodies["jaxprs.solve"]
     if name == "shard_map":
@@ -336,10 +336,10 @@ def _convolution_layer(params: Any, kernel: Any, read: Any, written: Any) -> Lay
     size = [kernel[axis] for axis in numbers.rhs_spec[2:]]
     window = Window(
         params["feature_group_count"],
-        *_across(size),
-        _across(params["window_strides"])[0],
+        *_along_xy(size),
+        _along_xy(params["window_strides"])[0],
         _first_shape(params["padding"]),
-        _across(params["rhs_dilation"])[0],
+        _along_xy(params["rhs_dilation"])[0],
     )
     inner = [read[axis] for axis in (batch, *spatial, channels)]
     return Layer.of(inner, [written[axis] for axis in (batch_out, *spatial_out, channels_out)], window)
@@ -350,10 +350,10 @@ def _pooling(params: Any) -> Window | None:
         return None
     keys = ("window_dimensions", "window_strides", "padding")
     size, strides, padding = (params[key][1:-1] for key in keys)  # without batch and channels
-    return Window(1, *_across(size), _across(strides)[0], _first_shape(padding), 1)
+    return Window(1, *_along_xy(size), _along_xy(strides)[0], _first_shape(padding), 1)
 
 
-def _across(values: Any) -> tuple[Any, Any]:
+def _along_xy(values: Any) -> tuple[Any, Any]:
     """The values along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
 

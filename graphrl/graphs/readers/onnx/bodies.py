@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx.numpy_helper
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from graphrl.graphs.readers.onnx.declared import ASIDE
+from graphrl.graphs.readers.onnx.declared import HIDDEN
 from graphrl.graphs.readers.onnx.inference import computed_values
 from graphrl.graphs.readers.onnx.sequences import scope_of
 from graphrl.graphs.readers.onnx.values import (
@@ -112,7 +112,7 @@ class _Replacement:
         _rename(copy, changed, self.names)
         self.graph.initializer.extend(copy.initializer)
         self.graph.sparse_initializer.extend(copy.sparse_initializer)
-        self.infos += [info for info in copy.value_info if info.name.startswith(ASIDE)]
+        self.infos += [info for info in copy.value_info if info.name.startswith(HIDDEN)]
         self.nodes += copy.node
         return changed
 
@@ -203,7 +203,7 @@ def _defined(graph: GraphProto, nested: bool = False) -> Iterator[str]:
 def _rename(graph: GraphProto, changed: dict[str, str], names: Names) -> None:
     """Renames values in a graph and in its bodies, except names that a body redefines."""
     for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        name = named.name.removeprefix(ASIDE)
+        name = named.name.removeprefix(HIDDEN)
         named.name = named.name.removesuffix(name) + changed.get(name, name)
     for sparse in graph.sparse_initializer:
         sparse.values.name = changed.get(sparse.values.name, sparse.values.name)

@@ -25,7 +25,7 @@ _FAULT = re.compile(r"\(op_type:.*?, node name: (.*?)\): (.*)")
 _INSIDE = "Inference error(s): "  # starts an error inside a body
 _NOISE = re.compile(r"\[\w*InferenceError\] |Inference error\(s\): ")
 _LONGEST = 160  # characters of a reason
-_MOST_NAMES = 4  # of inputs that an error names
+_MAX_NAMES = 4  # of inputs that an error names
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]  # None if it is not known, or the tensor is omitted
@@ -50,7 +50,7 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
     for line in shape_faults(model, known, foreign).splitlines():
         match = _FAULT.search(line)
         node = nodes.get(match[1]) if match else None
-        if match is None or node is None or (_INSIDE in match[2] and not _surely_runs(node, match[2])):
+        if match is None or node is None or (_INSIDE in match[2] and not _always_runs(node, match[2])):
             continue  # a part of another line, or a body that may not run
         raise _impossible(node, _NOISE.sub("", match[2]))
 
@@ -103,7 +103,7 @@ def check_branches(node: NodeProto, written: Iterable[str], scope: Scope) -> Non
         if len(set(map(_described, values.values()))) > 1 and all(value.bytes is not None for value in values.values()):
             what = ", ".join(f"{_described(value)} in {body}" for body, value in values.items())
             raise GraphError(
-                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} says which when the model runs: make "
+                f"op {node.name!r}: {name!r} is {what}, and {node.input[0]!r} decides which when the model runs: make "
                 f"that a constant{_advice(name, scope.get(name, UNKNOWN), list(values.values()))}"
             )
 
@@ -127,12 +127,12 @@ def check_bodies(node: NodeProto, scope: Scope, where: str) -> None:
 
 def _impossible(node: NodeProto, reason: str) -> GraphError:
     shown = " ".join(reason.split())[:_LONGEST]
-    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MOST_NAMES])
+    names = ", ".join(repr(name) for name in list(filter(None, node.input))[:_MAX_NAMES])
     op = node.name or next(iter(node.output), "")
     return GraphError(f"op {op!r}: impossible {node.op_type}: {shown}" + (f" (it reads {names})" if names else ""))
 
 
-def _surely_runs(node: NodeProto, fault: str = "") -> bool:
+def _always_runs(node: NodeProto, fault: str = "") -> bool:
     """True if the bodies of a node run with the known sizes, so that `fault` in them is a fault of the model.
 
     The branches of an `If` may be intended for other sizes, and if a state grows, sizes are bounds.
@@ -164,7 +164,7 @@ def _check_graph(graph: GraphProto, outer: Scope, outer_types: Mapping[str, int]
             _check_types(node, schema, types)
             if not schema.domain:
                 _check_shapes(node, scope)
-        if _surely_runs(node):
+        if _always_runs(node):
             for body in subgraphs(node).values():
                 _check_graph(body, scope, types, versions)
 
@@ -371,7 +371,7 @@ def _unsized(value: Value) -> str:
             "and splits, positions and trip counts as constants"
         )
     if value.kind == "optional":
-        return "it must be known whether it holds a value, and which: make it a tensor, or leave it out"
+        return "it must be known whether it has a value, and which: make it a tensor, or leave it out"
     if value.kind in ("map", "sequence of maps"):
-        return "ONNX does not say how it lies in memory: export classifiers with zipmap=False"
+        return "ONNX does not define its memory layout: export classifiers with zipmap=False"
     return "only tensors of numbers, sequences of them and constants have a size to plan with"

@@ -27,7 +27,7 @@ from graphrl.graphs.readers.onnx.values import (
     subgraphs,
 )
 
-ASIDE = "declared type of "  # prefix of the name of a declared type in value_info
+HIDDEN = "declared type of "  # prefix of the name of a declared type in value_info
 
 
 class Dims:
@@ -125,7 +125,7 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
     for node in graph.node:
         for body in subgraphs(node).values():
             set_aside(body, versions, dims)
-            _set_inputs_aside(body, _first_set_aside(node))
+            _hide_inputs(body, _first_set_aside(node))
     tensors = _Tensors(graph)
     for node in graph.node:
         if not _is_inferred(node, versions):
@@ -147,15 +147,16 @@ def pass_types(graph: GraphProto) -> bool:
 
 def _replace_infos(graph: GraphProto, infos: Sequence[ValueInfoProto]) -> None:
     """Keeps only the types of `infos`, under names that inference ignores."""
-    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in infos if _kind(info.type)]
-    replace(graph, value_info=aside)
+    hidden = [ValueInfoProto(name=HIDDEN + info.name, type=info.type) for info in infos if _kind(info.type)]
+    replace(graph, value_info=hidden)
 
 
-def _set_inputs_aside(body: GraphProto, first: int) -> None:
+def _hide_inputs(body: GraphProto, first: int) -> None:
     """Hides the declared types of a body's inputs, which follow from the loop's inputs."""
-    aside = [ValueInfoProto(name=ASIDE + info.name, type=info.type) for info in body.input[first:] if _kind(info.type)]
-    body.value_info.extend(aside)
-    for info in body.input[first:]:
+    infos = body.input[first:]
+    hidden = (ValueInfoProto(name=HIDDEN + info.name, type=info.type) for info in infos if _kind(info.type))
+    body.value_info.extend(hidden)
+    for info in infos:
         info.ClearField("type")
 
 
@@ -167,7 +168,7 @@ def _type_inputs(graph: GraphProto, weights: Mapping[str, TypeProto]) -> None:
             continue
         if _contradict(info.type, weight):
             raise GraphError(
-                f"input {info.name!r}: declared as {_shown(info.type)}, but its weight is {_shown(weight)}"
+                f"input {info.name!r}: declared as {_describe(info.type)}, but its weight is {_describe(weight)}"
             )
         info.type.CopyFrom(weight)
 
@@ -184,7 +185,7 @@ def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
     return schema.has_type_and_shape_inference_function or has_stand_in(node) or bool(schema.function_body.node)
 
 
-def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False) -> bool:
+def adopt_types(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False) -> bool:
     """Adopts declared types and `dims` for values that inference cannot determine; returns True if anything is new.
 
     Only results of nodes without unknown inputs are adopted, because inference may then determine the others. With
@@ -210,7 +211,7 @@ def adopt(graph: GraphProto, outer: Scope, dims: Dims, *, anywhere: bool = False
         names = [name for name in node.output if name and _is_open(scope, name)]
         if anywhere or unknown.isdisjoint(reads_of(node)):
             for body in subgraphs(node).values():
-                new |= adopt(body, scope, dims, anywhere=anywhere)
+                new |= adopt_types(body, scope, dims, anywhere=anywhere)
             for name in names:
                 new |= tensors.complete(name, dims)
         unknown.update(names)
@@ -232,13 +233,13 @@ class _Tensors:
 
     def complete(self, name: str, dims: Dims) -> bool:
         """Adds the declared types and given sizes of a tensor to its known type; returns True if the type changed."""
-        declared = [info.type for info in self._infos.get(ASIDE + name, ())]
+        declared = [info.type for info in self._infos.get(HIDDEN + name, ())]
         type = TypeProto()
         for info in self._infos.get(name, ()):
             _merge(info.type, type)
         before = type.SerializeToString(deterministic=True)
         if len(declared) > 1 and _contradict(declared[0], declared[1]):
-            first, second = map(_shown, declared[:2])
+            first, second = map(_describe, declared[:2])
             raise GraphError(f"{name!r} is declared twice, as {first} and as {second}, and only one can be")
         for other in declared:
             _merge(other, type)
@@ -300,7 +301,7 @@ def _kind(type: TypeProto) -> str:
     return type.WhichOneof("value") or ""
 
 
-def _shown(type: TypeProto) -> str:
+def _describe(type: TypeProto) -> str:
     """A type for messages: "FLOAT [8, batch]"."""
     if _kind(type) != "tensor_type":
         return _kind(type).removesuffix("_type").replace("_", " ")
@@ -322,7 +323,7 @@ def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, 
     scope = scope_of(graph, outer)
     results = {name for node in graph.node for name in node.output}
     for info in (*graph.input, *graph.value_info, *graph.output):
-        name = info.name.removeprefix(ASIDE)
+        name = info.name.removeprefix(HIDDEN)
         value = scope.get(name, UNKNOWN)
         if value.kind == "tensor" and value.shape is None:
             yield name, 0, dimension(name, 0, ""), ""
@@ -373,6 +374,6 @@ def _first_set_aside(node: NodeProto) -> int:
 
 def drop_declared(graph: GraphProto) -> None:
     """Removes the declared types that were set aside, in bodies too."""
-    replace(graph, value_info=[info for info in graph.value_info if not info.name.startswith(ASIDE)])
+    replace(graph, value_info=[info for info in graph.value_info if not info.name.startswith(HIDDEN)])
     for body in bodies_in(graph):
         drop_declared(body)

@@ -53,12 +53,12 @@ def load(data: Content, foreign: Foreign) -> ModelProto:
     """The model without weights, its functions inlined; raises GraphError if this `onnx` does not support it."""
     model = _parsed(without_weights(data))
     if not model.HasField("graph") or not model.ir_version:
-        raise GraphError("no ONNX model: it has no graph or no ir_version")
+        raise GraphError("not an ONNX model: it has no graph or no ir_version")
     if model.ir_version > onnx.IR_VERSION:
-        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} knows up to {onnx.IR_VERSION}")
+        raise GraphError(f"ONNX IR version {model.ir_version}: onnx {onnx.__version__} takes up to {onnx.IR_VERSION}")
     newest, opset = onnx.defs.onnx_opset_version(), opset_of(model, "")
     if not 1 <= opset <= newest:
-        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} knows 1 to {newest}")
+        raise GraphError(f"ONNX opset version {opset}: onnx {onnx.__version__} takes 1 to {newest}")
     clear_versions(model)
     if not model.functions:
         return model
@@ -211,7 +211,7 @@ def _check_version(function: FunctionProto) -> None:
     if not 1 <= version <= newest:
         name = ".".join(filter(None, _identity(function)))
         raise GraphError(
-            f"function {name!r}: ONNX opset version {version}: onnx {onnx.__version__} knows 1 to {newest}"
+            f"function {name!r}: ONNX opset version {version}: onnx {onnx.__version__} takes 1 to {newest}"
         )
 
 
@@ -235,11 +235,11 @@ def _tag_nodes(function: FunctionProto, versions: dict[str, int], functions: set
 def _differs(node: NodeProto, version: int, other: int) -> bool:
     if node.op_type in _ONLY_TYPES or version == other:
         return False
-    since = [_since(node, v) for v in (version, other)]
+    since = [_since_version(node, v) for v in (version, other)]
     return since[0] != since[1] and not (node.op_type == "Scan" and min(since) >= 9)
 
 
-def _since(node: NodeProto, version: int) -> int:
+def _since_version(node: NodeProto, version: int) -> int:
     """Version that introduced the operator as it is in `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version

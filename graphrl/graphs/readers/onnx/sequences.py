@@ -85,30 +85,30 @@ def sequence_fault(node: NodeProto, scope: Scope) -> str:
     if not is_standard(node) or elements is None:
         return ""
     if node.op_type == "ConcatFromSequence":
-        return _misfit(node, elements)
+        return _mismatch(node, elements)
     if node.op_type not in _POSITIONS:
         return ""
-    index, behind = _POSITIONS[node.op_type]
+    index, past_end = _POSITIONS[node.op_type]
     array = _input(node, index, scope).array
     place = None if array is None or array.size != 1 else int(array.item())
-    if place is None or -len(elements) <= place < len(elements) + behind:
+    if place is None or -len(elements) <= place < len(elements) + past_end:
         return ""
     return f"position {place} of a sequence of length {len(elements)}"
 
 
-def _misfit(node: NodeProto, elements: tuple[Value, ...]) -> str:
+def _mismatch(node: NodeProto, elements: tuple[Value, ...]) -> str:
     """Reason why tensors cannot be concatenated or stacked; "" if they can, or if shapes are unknown."""
     if not all(element.is_static for element in elements):
         return ""
     axis, stacks = _attribute(node, "axis", 0), _attribute(node, "new_axis", 0) != 0
 
-    def others(shape: tuple[int, ...]) -> tuple[int, ...]:
+    def other_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
         place = axis % max(1, len(shape))
         return shape if stacks else (*shape[:place], *shape[place + 1 :])
 
     shapes = [element.sizes for element in elements]
-    misfit = next((shape for shape in shapes if others(shape) != others(shapes[0])), None)
-    return "" if misfit is None else f"its tensors have shapes {list(shapes[0])} and {list(misfit)}"
+    mismatch = next((shape for shape in shapes if other_axes(shape) != other_axes(shapes[0])), None)
+    return "" if mismatch is None else f"its tensors have shapes {list(shapes[0])} and {list(mismatch)}"
 
 
 def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
@@ -116,7 +116,7 @@ def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSO
 
     Each may still be unknown. Empty if the body does not fit the node, or if `times` exceeds `runs`.
     """
-    scope = _around(node, scope)
+    scope = _read_scope(node, scope)
     states, run = _first_states(node, scope) if times <= runs else {}, 0
     while states and run < times:
         counter = of_constant(onnx.helper.make_tensor("", TensorProto.INT64, (), [run]))
@@ -130,13 +130,13 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
     trips = trip_count(node, scope)
     states = {} if trips is None else loop_states(node, scope, trips, runs)
     if not states:  # known only if they never change
-        scope = _around(node, scope)
+        scope = _read_scope(node, scope)
         first = _first_states(node, scope)
         states = first if first and _next_states(node, scope, first, UNKNOWN, runs) == first else {}
     return [states.get(info.name) for info in subgraphs(node)["body"].input[2:]] if states else []
 
 
-def _around(node: NodeProto, scope: Scope) -> Scope:
+def _read_scope(node: NodeProto, scope: Scope) -> Scope:
     """The part of a scope that a node reads; each run of its body copies it."""
     return {name: scope[name] for name in reads_of(node) if name in scope}
 

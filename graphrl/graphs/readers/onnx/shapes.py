@@ -15,7 +15,7 @@ from graphrl.graphs.readers.onnx.checks import check_model
 from graphrl.graphs.readers.onnx.declared import (
     Dims,
     add_sizes,
-    adopt,
+    adopt_types,
     clear_inferred_shapes,
     clear_negative_sizes,
     declared_sizes,
@@ -78,7 +78,7 @@ def _inferred(model: ModelProto, dims: Dims, foreign: Foreign) -> ModelProto:
             continue
         if _has_unknown(graph) and fold(graph, opset):
             continue
-        if not adopt(graph, {}, dims) and not adopt(graph, {}, dims, anywhere=True):
+        if not adopt_types(graph, {}, dims) and not adopt_types(graph, {}, dims, anywhere=True):
             break
     return model
 

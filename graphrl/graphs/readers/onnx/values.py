@@ -87,7 +87,7 @@ def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Valu
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can be in both lists, and inference completes only one of them.
         value = value_of(info.type)
-        if info.name not in own or _knows_more(value, own[info.name]):
+        if info.name not in own or _is_more_specific(value, own[info.name]):
             own[info.name] = value
     scope = {**(outer or {}), **own}
     for tensor in graph.initializer:
@@ -106,7 +106,7 @@ def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Valu
     return scope
 
 
-def _knows_more(value: Value, other: Value) -> bool:
+def _is_more_specific(value: Value, other: Value) -> bool:
     if other.bytes is not None:
         return False
     return value.bytes is not None or other.kind == "unknown" or (other.shape is None and value.shape is not None)

@@ -15,7 +15,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from graphrl.graphs.graph import MAX_WORK
 from graphrl.graphs.readers.onnx.sequences import loop_states, scope_of
 from graphrl.graphs.readers.onnx.values import Scope, reads_of, subgraphs, trip_count
-from graphrl.graphs.readers.work import Step, Work, dearest, in_turn, peak_bytes, repeated, traffic
+from graphrl.graphs.readers.work import Step, Work, costliest, in_turn, peak_bytes, repeated, traffic
 from graphrl.graphs.roofline import Chip, runtime
 
 Shape = tuple[int, ...]
@@ -77,7 +77,7 @@ def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
         return _loop_work(node, bodies["body"], scope, chip)
     works = [_body_work(body, scope_of(body, scope), chip, results=node.op_type != "If") for body in bodies.values()]
     if node.op_type == "If":
-        return dearest(works)
+        return costliest(works)
     return repeated(in_turn(works), _scan_length(node, scope) if node.op_type == "Scan" else 1)
 
 

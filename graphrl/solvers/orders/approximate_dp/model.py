@@ -14,7 +14,7 @@ state of a beam fill few words.
 **Memory** (rules in `costs/exact/memory.py`): the bytes that an op adds and frees depend only on the set of ops that
 ran before it, so that live memory is a function of the set:
 
-- while an op runs, memory is live + `allocated` - the bytes that it takes over by `reuses`; after it, live + `held` -
+- while an op runs, memory is live + `allocated` - the bytes that it takes over by `reuses`; after it, live + `kept` -
   the bytes that it frees;
 - an op frees a buffer, or may take it over, if all other users of the buffer have run.
 
@@ -58,7 +58,7 @@ class Tables:
     num_ops: jax.Array  # [] int32, real ops
     live_shift: jax.Array  # [] uint32, live >> live_shift has at most LIVE_BITS bits
     allocated: jax.Array  # [n] int32, outputs and workspace
-    held: jax.Array  # [n] int32, outputs that have readers or are kept
+    kept: jax.Array  # [n] int32, outputs that have readers or are kept
     hashes: jax.Array  # [2, n] uint32, random
     successors: jax.Array  # [w, n] uint32, the set of each op
     reads: jax.Array  # [x, n] uint32, the set of buffers that each op reads and that can be freed
@@ -102,7 +102,7 @@ Slots = list[tuple[int, int]]  # (buffer, bytes)
 def model(flow: Flow, seed: int) -> Model:
     """The beam's model of a graph on one device; `seed` draws the hashes."""
     n = flow.num_ops
-    earliest, latest = _reach(flow)
+    earliest, latest = _step_range(flow)
     ops = np.argsort(earliest + latest, kind="stable")
     number = np.empty(n, np.int64)
     number[ops] = np.arange(n)
@@ -113,7 +113,7 @@ def model(flow: Flow, seed: int) -> Model:
     unit = _unit(flow)
     reads, taken = _slots(flow, buffers, unit)
     reads, taken = [reads[op] for op in ops], [taken[op] for op in ops]
-    allocated, held = _bytes(flow, unit)
+    allocated, kept = _bytes(flow, unit)
     # a counter changes from the first possible step of the ops that it counts on; that of an op, until the op has run
     begins = np.array([min(earliest[[op, *flow.predecessors[op]]]) for op in ops])
     spans = [(min(earliest[flow.users[b]]), max(latest[flow.users[b]])) for b in buffers]
@@ -123,7 +123,7 @@ def model(flow: Flow, seed: int) -> Model:
         num_ops=np.int32(n),
         live_shift=np.uint32(max(0, total.bit_length() - LIVE_BITS)),
         allocated=filled([allocated[op] for op in ops], size, np.int32),
-        held=filled([held[op] for op in ops], size, np.int32),
+        kept=filled([kept[op] for op in ops], size, np.int32),
         hashes=np.random.default_rng([seed, n]).integers(0, 2**32, (2, size), dtype=np.uint32),
         successors=_sets([number[flow.successors[op]].tolist() for op in ops], size, words),
         reads=_sets([[buffer for buffer, _ in row] for row in reads], size, buffer_words),
@@ -139,7 +139,7 @@ def model(flow: Flow, seed: int) -> Model:
     return Model(tables, ops, unit)
 
 
-def _reach(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
+def _step_range(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     """Range of steps at which an op can run: the number of its ancestors, and that of all ops but its descendants: two
     `[n]` int64.
     """
@@ -162,11 +162,11 @@ def _unit(flow: Flow) -> int:
 def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
     """By op, units: the bytes above live memory while it runs, and the bytes that it leaves behind."""
     outputs = [sum(flow.size[buffer] // unit for buffer in writes) for writes in flow.writes]
-    held = [
+    kept = [
         sum(flow.size[buffer] // unit for buffer in writes if flow.users[buffer] or flow.pinned[buffer])
         for writes in flow.writes
     ]
-    return [a + b // unit for a, b in zip(outputs, _workspace(flow), strict=True)], held
+    return [a + b // unit for a, b in zip(outputs, _workspace(flow), strict=True)], kept
 
 
 def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list[Slots]]:
@@ -267,44 +267,44 @@ def initial(tables: Tables, width: int) -> States:
 def ready(states: States) -> jax.Array:
     """The ops that can run next: sets `[w, k]` uint32."""
     real = jnp.arange(len(states.live)) < states.size
-    return jnp.where(real[None], ~_or(states.waits), jnp.uint32(0))
+    return jnp.where(real[None], ~_nonzero(states.waits), jnp.uint32(0))
 
 
-def alone(states: States) -> jax.Array:
+def last_uses(states: States) -> jax.Array:
     """The buffers with exactly one user left, which frees them: sets `[x, k]` uint32."""
-    return states.users[:, 0] & ~_or(states.users[:, 1:])
+    return states.users[:, 0] & ~_nonzero(states.users[:, 1:])
 
 
-def sum_of_alone(
-    alone: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
+def sum_of_last_uses(
+    last_uses: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
 ) -> jax.Array:
     """The bytes of each candidate's listed buffers with one user left: `[m]` int32.
 
     Args:
-      alone: `[x, k]` uint32.
+      last_uses: `[x, k]` uint32.
       state, op: `[m]` int32, the candidates.
       buffer, size, count: `[r, n]`, `[r, n]` and `[n]` int32, the lists of all ops, and their lengths.
     """
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
         index = take(take(buffer, slot), op)
-        bits = take(alone.reshape(-1), (index // WORD) * alone.shape[1] + state)
+        bits = take(last_uses.reshape(-1), (index // WORD) * last_uses.shape[1] + state)
         return total + _bit(bits, index) * take(take(size, slot), op)
 
     return lax.fori_loop(0, jnp.max(take(count, op)), add, jnp.zeros_like(state))
 
 
-def rows_of_alone(alone: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
-    """As `sum_of_alone`, for m ops in all of k states: `[m, k]` int32, of lists `[r, m]`."""
+def rows_of_last_uses(last_uses: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
+    """As `sum_of_last_uses`, for m ops in all of k states: `[m, k]` int32, of lists `[r, m]`."""
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
         index = buffer[slot]
-        return total + _bit(take(alone, index // WORD), index[:, None]) * size[slot][:, None]
+        return total + _bit(take(last_uses, index // WORD), index[:, None]) * size[slot][:, None]
 
-    return lax.fori_loop(0, slots, add, jnp.zeros((buffer.shape[1], alone.shape[1]), jnp.int32))
+    return lax.fori_loop(0, slots, add, jnp.zeros((buffer.shape[1], last_uses.shape[1]), jnp.int32))
 
 
-def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, step: jax.Array) -> States:
+def expand(tables: Tables, states: States, last_uses: jax.Array, choice: Choice, step: jax.Array) -> States:
     """The chosen states, in the order of the choice; `step` ops have run in their parents.
 
     Entries beyond the size of the choice must repeat real ones. `_less_one` leaves rows that are the same in all states
@@ -318,7 +318,7 @@ def expand(tables: Tables, states: States, alone: jax.Array, choice: Choice, ste
     return States(
         waits=waits,
         users=_less_one(states.users, parent, tables.reads, op, take(tables.buffer_words, step)),
-        live=take(states.live, parent) + take(tables.held, op) - sum_of_alone(alone, parent, op, *lists),
+        live=take(states.live, parent) + take(tables.kept, op) - sum_of_last_uses(last_uses, parent, op, *lists),
         peak=choice.peak,
         hashes=jnp.stack([take(a, parent) ^ take(b, op) for a, b in zip(states.hashes, tables.hashes, strict=True)]),
         size=choice.size,
@@ -347,7 +347,7 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
     return lax.fori_loop(0, words[0] * count, row, (rows, jnp.zeros_like(planes[0, 0])))[0].reshape(planes.shape)
 
 
-def _or(planes: jax.Array) -> jax.Array:
+def _nonzero(planes: jax.Array) -> jax.Array:
     """Bits of the counters `[w, p, k]` that are not 0: `[w, k]`."""
     result = planes[:, 0]
     for plane in range(1, planes.shape[1]):
@@ -384,7 +384,7 @@ class Step(NamedTuple):
     tables: Tables
     states: States
     ready: jax.Array  # [w, k] uint32
-    alone: jax.Array  # [x, k] uint32
+    last_uses: jax.Array  # [x, k] uint32
     cap: jax.Array  # [] int32, candidates of a larger peak are dropped
     salt: jax.Array  # [] uint32, of the ties of this step
 
@@ -402,10 +402,10 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
         return lax.dynamic_slice_in_dim(table, word * WORD, WORD, axis=-1)
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
-        return rows_of_alone(step.alone, part(buffer), part(size), jnp.max(part(count)))
+        return rows_of_last_uses(step.last_uses, part(buffer), part(size), jnp.max(part(count)))
 
     bits = take(step.ready, word)[None] >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]
-    of_ops = tuple(part(column)[:, None] for column in (tables.allocated, tables.held, tables.hashes[0]))
+    of_ops = tuple(part(column)[:, None] for column in (tables.allocated, tables.kept, tables.hashes[0]))
     of_states = states.live[None], states.peak[None], states.hashes[:1]
     return _keys(step, rule, (bits & jnp.uint32(1)) > 0, of_states, of_ops, sums)
 
@@ -415,9 +415,9 @@ def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: 
     tables, states = step.tables, step.states
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
-        return sum_of_alone(step.alone, state, op, buffer, size, count)
+        return sum_of_last_uses(step.last_uses, state, op, buffer, size, count)
 
-    of_ops = tuple(take(column, op) for column in (tables.allocated, tables.held, tables.hashes[0]))
+    of_ops = tuple(take(column, op) for column in (tables.allocated, tables.kept, tables.hashes[0]))
     of_states = tuple(take(values, state) for values in (states.live, states.peak, states.hashes[0]))
     return _keys(step, rule, real, of_states, of_ops, sums)
 
@@ -430,7 +430,7 @@ def _keys(
     of_ops: tuple[jax.Array, ...],
     sums: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> Keys:
-    tables, (live, so_far, of_set), (allocated, held, of_op) = step.tables, of_states, of_ops
+    tables, (live, so_far, of_set), (allocated, kept, of_op) = step.tables, of_states, of_ops
     compared = live + allocated
     if len(tables.taken_buffer):
         compared = compared - sums(tables.taken_buffer, tables.taken_bytes, tables.taken_count)
@@ -438,7 +438,7 @@ def _keys(
     first = peak
     second = _mixed(of_set ^ of_op, step.salt)
     if rule.needs_live:
-        after = live + held - sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count)
+        after = live + kept - sums(tables.freed_buffer, tables.freed_bytes, tables.freed_count)
         if rule.rank == "live":
             first = after
         else:

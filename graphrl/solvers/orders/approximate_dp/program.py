@@ -30,12 +30,12 @@ from graphrl.solvers.orders.approximate_dp.model import (
     States,
     Step,
     Tables,
-    alone,
     at_most,
     expand,
     initial,
     keys_of,
     keys_of_word,
+    last_uses,
     ready,
 )
 
@@ -107,11 +107,11 @@ def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
 
 def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rule) -> Beam:
     salt = (seed + beam.step.astype(jnp.uint32)) * jnp.uint32(0xC2B2AE35)
-    step = Step(tables, beam.states, ready(beam.states), alone(beam.states), cap, salt ^ (salt >> 15))
+    step = Step(tables, beam.states, ready(beam.states), last_uses(beam.states), cap, salt ^ (salt >> 15))
     total = jnp.sum(lax.population_count(step.ready), dtype=jnp.uint32).astype(jnp.float32)
     choice, least_cut = _choose(step, total, rule)
     return Beam(
-        states=expand(tables, beam.states, step.alone, choice, beam.step),
+        states=expand(tables, beam.states, step.last_uses, choice, beam.step),
         parents=lax.dynamic_update_index_in_dim(beam.parents, choice.parent, beam.step, 0),
         ops=lax.dynamic_update_index_in_dim(beam.ops, choice.op, beam.step, 0),
         step=beam.step + 1,
@@ -131,17 +131,18 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
     rounds = _Rounds(best, start(), jnp.float32(0), stride, jnp.int32(LAST))
 
     def unfinished(rounds: _Rounds) -> jax.Array:
-        return (jnp.sum(rounds.best.real, dtype=jnp.int32) < width) & (rounds.upto.first < LAST - 1)
+        return (jnp.sum(rounds.best.real, dtype=jnp.int32) < width) & (rounds.threshold.first < LAST - 1)
 
     def more(rounds: _Rounds) -> _Rounds:
-        goal = rounds.taken + rounds.stride
-        goal_in_sample = jnp.where(goal >= total, 2.0**31 - 128, jnp.ceil(goal / total * in_sample.astype(jnp.float32)))
-        until = threshold_after(sampled, goal_in_sample.astype(jnp.int32))
-        return _round(step, rounds, until, goal, rule)
+        target = rounds.taken + rounds.stride
+        share = target / total
+        sample_target = jnp.where(target >= total, 2.0**31 - 128, jnp.ceil(share * in_sample.astype(jnp.float32)))
+        until = threshold_after(sampled, sample_target.astype(jnp.int32))
+        return _round(step, rounds, until, target, rule)
 
     rounds = lax.while_loop(unfinished, more, rounds)
     best = rounds.best
-    rest = jnp.where(rounds.upto.first < LAST - 1, _peak_after(rounds.upto, rule), LAST)
+    rest = jnp.where(rounds.threshold.first < LAST - 1, _peak_after(rounds.threshold, rule), LAST)
     count = jnp.sum(best.real, dtype=jnp.int32)
     return Choice(best.state, best.op, best.keys.peak, count), jnp.minimum(rounds.least_cut, rest)
 
@@ -183,7 +184,7 @@ class Threshold(NamedTuple):
 
 class _Rounds(NamedTuple):
     best: _Candidates  # k
-    upto: Threshold  # candidates before it were taken
+    threshold: Threshold  # candidates before it were taken
     taken: jax.Array  # [] float32, their approximate number
     stride: jax.Array  # [] float32, number of candidates to take next
     least_cut: jax.Array
@@ -194,28 +195,28 @@ def start() -> Threshold:
     return Threshold(jnp.int32(-1), jnp.uint32(LAST_TIE))
 
 
-def threshold_after(keys: Keys, goal: jax.Array) -> Threshold:
-    """The earliest threshold with at least `goal` of the keys before it; `end()` if there are fewer keys."""
+def threshold_after(keys: Keys, target: jax.Array) -> Threshold:
+    """The earliest threshold with at least `target` of the keys before it; `end()` if there are fewer keys."""
     real = keys.first < LAST
     low = jnp.min(keys.first)
-    high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= goal, jnp.max(jnp.where(real, keys.first, -1)), low)
-    first = _bisect(lambda value: jnp.sum(keys.first <= value, dtype=jnp.int32) >= goal, low, high)
+    high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= target, jnp.max(jnp.where(real, keys.first, -1)), low)
+    first = _bisect(lambda value: jnp.sum(keys.first <= value, dtype=jnp.int32) >= target, low, high)
     before = jnp.sum(keys.first < first, dtype=jnp.int32)
     tied = keys.first == first
     second = _bisect(
-        lambda value: before + jnp.sum(tied & (keys.second <= value), dtype=jnp.int32) >= goal,
+        lambda value: before + jnp.sum(tied & (keys.second <= value), dtype=jnp.int32) >= target,
         jnp.min(jnp.where(tied, keys.second, jnp.uint32(LAST_TIE))),
         jnp.max(jnp.where(tied, keys.second, jnp.uint32(0))),
     )
-    enough = jnp.sum(real, dtype=jnp.int32) >= goal
+    enough = jnp.sum(real, dtype=jnp.int32) >= target
     return jax.tree.map(lambda reached, last: jnp.where(enough, reached, last), Threshold(first, second), end())
 
 
-def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule: Rule) -> _Rounds:
+def _round(step: Step, rounds: _Rounds, until: Threshold, target: jax.Array, rule: Rule) -> _Rounds:
     """One round, which takes the candidates up to `until`; if they are too many, it only reduces the stride."""
     width = len(step.states.live)
     room = _ROUND * width
-    sets = between(step, rounds.upto, until, rule)
+    sets = between(step, rounds.threshold, until, rule)
     state, op, count = members(sets, room)
     # such a small stride cannot shrink further: candidates without a place are cut
     fits = (count <= room) | (rounds.stride < room / 64)
@@ -227,8 +228,8 @@ def _round(step: Step, rounds: _Rounds, until: Threshold, goal: jax.Array, rule:
     cut = jnp.minimum(cut, jnp.where(fits & (count > room), 0, LAST))
     return _Rounds(
         best=best,
-        upto=jax.tree.map(lambda a, b: jnp.where(fits, a, b), until, rounds.upto),
-        taken=jnp.where(fits, goal, rounds.taken),
+        threshold=jax.tree.map(lambda a, b: jnp.where(fits, a, b), until, rounds.threshold),
+        taken=jnp.where(fits, target, rounds.taken),
         stride=jnp.where(fits, rounds.stride, rounds.stride / 2),
         least_cut=jnp.minimum(rounds.least_cut, cut),
     )
@@ -248,18 +249,18 @@ def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array
     """
     words, width = sets.shape
     here = lax.population_count(sets).astype(jnp.int32)
-    _, upto = lax.scan(lambda total, row: (total + row, total + row), jnp.zeros(width, jnp.int32), here)
-    ends = jnp.cumsum(upto[-1])
+    _, counts = lax.scan(lambda total, row: (total + row, total + row), jnp.zeros(width, jnp.int32), here)
+    ends = jnp.cumsum(counts[-1])
     index = jnp.arange(size, dtype=jnp.int32)
     state = jnp.minimum(jnp.searchsorted(ends, index, side="right", method="scan").astype(jnp.int32), width - 1)
-    rank = index - (take(ends, state) - take(upto[-1], state))
+    rank = index - (take(ends, state) - take(counts[-1], state))
     word = jnp.zeros_like(index)
     for half in _halves(words):
         middle = jnp.minimum(word + half, words) - 1
-        passed = (word + half < words) & (take(upto.reshape(-1), middle * width + state) <= rank)
+        passed = (word + half < words) & (take(counts.reshape(-1), middle * width + state) <= rank)
         word = jnp.where(passed, word + half, word)
     flat = word * width + state
-    rank = rank - (take(upto.reshape(-1), flat) - take(here.reshape(-1), flat))
+    rank = rank - (take(counts.reshape(-1), flat) - take(here.reshape(-1), flat))
     op = word * WORD + _place_of_bit(take(sets.reshape(-1), flat), rank)
     return state, op, ends[-1]
 
@@ -308,8 +309,8 @@ def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates,
     best = jax.tree.map(lambda values: values.at[..., index].get(mode="promise_in_bounds"), candidates)
     real = jnp.arange(width) < jnp.sum(kept, dtype=jnp.int32)
     best = best._replace(real=real, keys=best.keys._replace(first=jnp.where(real, best.keys.first, LAST)))
-    lost = jnp.sum(different, dtype=jnp.int32) > width
-    return best, jnp.where(lost, _peak_after(threshold, rule), LAST)
+    are_cut = jnp.sum(different, dtype=jnp.int32) > width
+    return best, jnp.where(are_cut, _peak_after(threshold, rule), LAST)
 
 
 def _halves(count: int) -> list[int]:

@@ -65,9 +65,9 @@ class BeamSearch:
         self.evaluations = 0
         self._rule = rule
         self._model = model(self.flow, task.seed)
-        self._begun: list[int] | None = None  # the ops of the best state of the running beam
+        self._partial: list[int] | None = None  # the ops of the best state of the running beam
 
-    def learn(self, order: list[int]) -> bool:
+    def keep(self, order: list[int]) -> bool:
         """Keeps an order if it is the best so far; returns True if it is."""
         peak = self.flow.peak(order)
         if peak >= self.best_peak:
@@ -82,37 +82,37 @@ class BeamSearch:
         If time runs out, the greedy rule of `memory_orders.py` finishes the best state.
         """
         tables, unit = self._model.tables, self._model.unit
-        started = time.perf_counter()
+        start = time.perf_counter()
         before = self.evaluations
         cap_units = LAST - 1 if cap is None else min(cap // unit, LAST - 1)
         arguments = tables, jnp.int32(cap_units), jnp.uint32(self.task.seed % 2**32)
         beam, steps, compiled = begin(tables, width), 1, 0.0
         while True:
-            began = time.perf_counter()
+            chunk_start = time.perf_counter()
             beam = advance(beam, *arguments, steps, rule=self._rule)
-            done, count, best, peak = self._look(beam)
+            done, count, best, peak = self._best_state(beam)
             now = time.perf_counter()
-            compiled = compiled or now - began
+            compiled = compiled or now - chunk_start
             self.evaluations = before + max(1, width * done // self.flow.num_ops)
             if count == 0 or done == self.flow.num_ops or now >= self.task.end:
                 break
-            self._begun = best
+            self._partial = best
             self.task.best = self.plan
             if self.task.progress is not None:
                 self.task.report(self.evaluations, self._value())
-            pace = (now - began) / steps if steps > 1 or done > 1 else 0.0
+            pace = (now - chunk_start) / steps if steps > 1 or done > 1 else 0.0
             steps = max(1, int(min(REPORT_SECONDS, self.task.end - now) / pace)) if pace else 1
         finished = count > 0 and done == self.flow.num_ops
         if count > 0:
-            self.learn(best if finished else greedy(self.flow, best))
-        self._begun = None  # not before: Ctrl-C may come while the greedy rule works
+            self.keep(best if finished else greedy(self.flow, best))
+        self._partial = None  # not before: Ctrl-C may come while the greedy rule works
         reached = peak if finished else cap_units + 1
         proven = (finished or count == 0) and int(beam.least_cut) >= reached
         if proven:
             self.bound = max(self.bound or 0, reached * unit)
-        return Outcome(proven, compiled, time.perf_counter() - started - compiled)
+        return Outcome(proven, compiled, time.perf_counter() - start - compiled)
 
-    def _look(self, beam: Beam) -> tuple[int, int, list[int], int]:
+    def _best_state(self, beam: Beam) -> tuple[int, int, list[int], int]:
         """Ops that have run, states, the ops of the best state, and its peak in units."""
         order, peak = best_order(beam)
         done = int(beam.step)
@@ -123,15 +123,15 @@ class BeamSearch:
         """The objective of the best order so far; before the first one, of the best state after the greedy rule
         completed it.
         """
-        begun = self._begun if not self.best else None
-        peak = self.best_peak if begun is None else self.flow.peak(greedy(self.flow, begun))
+        partial = self._partial if not self.best else None
+        peak = self.best_peak if partial is None else self.flow.peak(greedy(self.flow, partial))
         return self.task.order_value(peak)
 
     def plan(self) -> Plan:
         """The best order so far; the greedy rule completes the best state of a running beam."""
         orders = [self.best] if self.best else []
-        if self._begun is not None:
-            orders.append(greedy(self.flow, self._begun))
+        if self._partial is not None:
+            orders.append(greedy(self.flow, self._partial))
         bound = None
         if self.bound is not None and self.task.problem.objective == "peak_memory":
             bound = self.task.order_value(min(self.bound, self.best_peak))
@@ -152,7 +152,7 @@ class BeamSearch:
         if width * each > room:
             raise ProblemError(
                 f"a beam of width {width} needs about {width * each / 2**30:.1f} GiB for {self.flow.num_ops} ops, and "
-                f"{room / 2**30:.1f} GiB are there: width must be at most {room // each}"
+                f"{room / 2**30:.1f} GiB are available: width must be at most {room // each}"
             )
 
 
@@ -215,9 +215,9 @@ def _widen(search: BeamSearch, widest: int) -> None:
 
 def _lower_caps(search: BeamSearch, widest: int) -> None:
     """Runs beams ranked by live memory, with the cap below the best order so far."""
-    search.learn(memory_orders(search.flow)[0].tolist())
+    search.keep(memory_orders(search.flow)[0].tolist())
     width, gap = _first_width(search, widest), _FIRST_GAP
-    while width and search.best_peak > 0 and not search.task.over(search.evaluations):
+    while width and search.best_peak > 0 and not search.task.is_spent(search.evaluations):
         best = int(search.best_peak)
         if _affordable(search, width) < width:
             return
@@ -237,8 +237,8 @@ def _lower_caps(search: BeamSearch, widest: int) -> None:
 
 def _affordable(search: BeamSearch, width: int) -> int:
     """The width, or the number of evaluations left if that is less."""
-    most = search.task.budget.evaluations
-    return width if most is None else min(width, most - search.evaluations)
+    limit = search.task.budget.evaluations
+    return width if limit is None else min(width, limit - search.evaluations)
 
 
 def _first_width(search: BeamSearch, widest: int) -> int:

@@ -16,8 +16,8 @@ import numpy as np
 
 from graphrl.compiled import announced, entry, inlined, integer
 from graphrl.compiled.structures import below, uniform
-from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State, begun
-from graphrl.xla.checkpoint.solvers.goal import BEGUN_OVER, OVER, Aim, Found, Goal, beyond, energy
+from graphrl.xla.checkpoint.solvers.choice import INSIDE, PLAIN, RECOMPUTE, Price, Pricing, State, plain_starts
+from graphrl.xla.checkpoint.solvers.goal import OVER, START_OVER, Aim, Goal, Solution, beyond, energy
 from graphrl.xla.checkpoint.solvers.level import Level, alike_places, alike_values, repeated
 from graphrl.xla.checkpoint.solvers.price import Work, price
 from graphrl.xla.checkpoint.solvers.starts import MOST
@@ -37,7 +37,7 @@ RACED = 850  # most values of gradients that race: larger ones spend all of the 
 
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
-) -> Found:
+) -> Solution:
     """The best choice that annealing visits, from the best of some starts, which may exceed the limit slightly.
 
     Small gradients race: annealing runs from the best starts of different segments, each for a part of the time, and
@@ -62,7 +62,7 @@ def anneal(
             search.round(HOT * (COLD / HOT) ** part, tries := min(ROUND, evaluations - count))
             count += tries
     best = search.best
-    return Found(best.choice(), pricing(best.choice()), search.rank(best), count)
+    return Solution(best.choice(), pricing(best.choice()), search.rank(best), count)
 
 
 def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
@@ -98,13 +98,13 @@ class Search:
         gradient = pricing.gradient
         self.best = min(starts, key=self.rank).copy()
         self._least = self.rank(self.best)
-        near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=BEGUN_OVER))
+        near = sorted(starts, key=lambda start: goal.energy(pricing, pricing(start.choice()), over=START_OVER))
         kinds: dict[bytes, State] = {}
         for start in near:
             kinds.setdefault(np.concatenate(start.starts).tobytes(), start)
         self.starts = list(kinds.values())
         self._moves = [moves(level) for level in gradient.levels]
-        self._loops = list(gradient.stretched().items())
+        self._loops = list(gradient.stretchable().items())
         self._words = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         sizes = np.array([max(1, len(level.bytes)) for level in gradient.levels], float)
         self._parts = sizes / sizes.sum()
@@ -125,7 +125,7 @@ class Search:
     def _measured(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
         """A goal's measure of a state, plus a little for each segment."""
         choice = state.choice()
-        segments = sum(len(cut.again) for cut in choice)
+        segments = sum(len(cut.recomputed) for cut in choice)
         return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
 
     def round(self, heat: float, count: int) -> None:
@@ -143,7 +143,7 @@ class Search:
         """Tries `count` moves of the function's level."""
         state = self.state
         level, work, seconds = self._pricing.outer(state.choice())
-        beside = PER_SEGMENT * sum(len(cut.again) for cut in state.choice()[1:])
+        loop_energy = PER_SEGMENT * sum(len(cut.recomputed) for cut in state.choice()[1:])
         keep, starts = state.keep[0], state.starts[0]
         walker = Walker(
             keep,
@@ -154,7 +154,7 @@ class Search:
             self._words,
         )
         aim = self._goal.aim(self._pricing)
-        walk(level, self._moves[0], work, walker, aim, seconds, beside, heat, self._goal.moves, count)
+        walk(level, self._moves[0], work, walker, aim, seconds, loop_energy, heat, self._goal.moves, count)
         state.changed(0)
         if walker.energies[1] < self._least:
             best = state.copy()
@@ -214,7 +214,7 @@ class Moves(NamedTuple):
     begins: np.ndarray  # int64, the first place of each stretch
     length: np.ndarray  # int64, of the stretches of each kind, in places
     fixed: np.ndarray  # [p] bool, where a segment starts in any case
-    apart: np.ndarray  # [p] bool, of the level
+    separate: np.ndarray  # [p] bool, of the level
     first: np.ndarray  # [p + 1] int64, of the level
 
 
@@ -226,8 +226,8 @@ def moves(level: Level) -> Moves:
         *_rows([group for group in alike_places(level) if len(group) <= MOST]),
         *_rows([kind.begins for kind in kinds]),
         np.array([kind.length for kind in kinds], np.int64),
-        begun(level) != INSIDE,
-        level.apart,
+        plain_starts(level) != INSIDE,
+        level.separate,
         level.first,
     )
 
@@ -238,91 +238,91 @@ def _rows(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @entry
-def move(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+def move(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
     """Changes a level at random.
 
     Args:
-      own: moves of the level.
+      moves: moves of the level.
       keep, starts: arrays of a `State`, written.
       rng: state of the random numbers, as in `compiled.structures`.
       moving: whether values may be moved to the host.
     """
-    if len(own.length) > 0 and uniform(rng) < REPEATING:
-        _repeat(own, keep, starts, rng)
-    elif len(own.places_from) > 1 and uniform(rng) < CUTTING:
-        _cut(own, starts, rng)
-    elif len(own.values_from) > 1 and uniform(rng) >= SWITCHING:
-        _flip(own, keep, rng, moving)
+    if len(moves.length) > 0 and uniform(rng) < REPEATING:
+        _repeat(moves, keep, starts, rng)
+    elif len(moves.places_from) > 1 and uniform(rng) < CUTTING:
+        _cut(moves, starts, rng)
+    elif len(moves.values_from) > 1 and uniform(rng) >= SWITCHING:
+        _flip(moves, keep, rng, moving)
     else:
-        _switch(own, starts, rng)
+        _switch(moves, starts, rng)
 
 
 @inlined
-def _flip(own: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
+def _flip(moves: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
     """Sets values to another kind: computed again, kept or, if `moving`, moved."""
-    begin, end = _chosen(own.values_from, below(rng, len(own.values_from) - 1))
+    begin, end = _chosen(moves.values_from, below(rng, len(moves.values_from) - 1))
     if uniform(rng) > TOGETHER:
         begin = begin + below(rng, end - begin)
         end = begin + 1
     kinds = KINDS if moving else KINDS - 1
-    kind = (keep[own.values[begin]] + 1 + below(rng, kinds - 1)) % kinds
+    kind = (keep[moves.values[begin]] + 1 + below(rng, kinds - 1)) % kinds
     for k in range(begin, end):
-        keep[own.values[k]] = kind
+        keep[moves.values[k]] = kind
 
 
 @inlined
-def _cut(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+def _cut(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
     """Starts or ends segments at alike places: narrow ones more often."""
-    count = len(own.places_from) - 1
-    begin, end = _chosen(own.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
-    begins = starts[own.places[begin]] == INSIDE
+    count = len(moves.places_from) - 1
+    begin, end = _chosen(moves.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
+    begins = starts[moves.places[begin]] == INSIDE
     for k in range(begin, end):
-        place = own.places[k]
+        place = moves.places[k]
         if begins and starts[place] == INSIDE:
             first = place
             while starts[first] == INSIDE:
                 first -= 1
             starts[place] = starts[first]
-        elif not begins and not own.fixed[place]:
+        elif not begins and not moves.fixed[place]:
             starts[place] = INSIDE
 
 
 @inlined
-def _repeat(own: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
+def _repeat(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
     """Copies the choice for one of several alike stretches to another one, or to some that follow it, too."""
-    kind = below(rng, len(own.length))
-    begin, end = _chosen(own.begins_from, kind)
+    kind = below(rng, len(moves.length))
+    begin, end = _chosen(moves.begins_from, kind)
     source = below(rng, end - begin)
     first = (source + 1 + below(rng, end - begin - 1)) % (end - begin)
     stop = first + 1
     if uniform(rng) >= TOGETHER:
         stop = first + 1 + below(rng, end - begin - first)
-    taken = own.begins[begin + source]
+    from_place = moves.begins[begin + source]
     for other in range(first, stop):
-        given = own.begins[begin + other]
-        for k in range(own.first[taken + own.length[kind]] - own.first[taken]):
-            keep[own.first[given] + k] = keep[own.first[taken] + k]
-        for k in range(own.length[kind]):
-            if starts[taken + k] != INSIDE or not own.fixed[given + k]:
-                starts[given + k] = starts[taken + k]
+        to_place = moves.begins[begin + other]
+        for k in range(moves.first[from_place + moves.length[kind]] - moves.first[from_place]):
+            keep[moves.first[to_place] + k] = keep[moves.first[from_place] + k]
+        for k in range(moves.length[kind]):
+            if starts[from_place + k] != INSIDE or not moves.fixed[to_place + k]:
+                starts[to_place + k] = starts[from_place + k]
 
 
 @inlined
-def _switch(own: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
+def _switch(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
     """Switches all of a level, or one of its segments, between recomputation and jax's default."""
     count, is_any = integer(0), False
     for place in range(len(starts)):
-        if starts[place] != INSIDE and not own.apart[place]:
+        if starts[place] != INSIDE and not moves.separate[place]:
             count += 1
-            is_any |= starts[place] == AGAIN
+            is_any |= starts[place] == RECOMPUTE
     only = below(rng, count) if count > 1 and uniform(rng) > TOGETHER else integer(-1)
     number = integer(0)
     for place in range(len(starts)):
-        if starts[place] != INSIDE and not own.apart[place]:
+        if starts[place] != INSIDE and not moves.separate[place]:
             if only < 0:
-                starts[place] = PLAIN if is_any else AGAIN
+                starts[place] = PLAIN if is_any else RECOMPUTE
             elif only == number:
-                starts[place] = PLAIN if starts[place] == AGAIN else AGAIN
+                starts[place] = PLAIN if starts[place] == RECOMPUTE else RECOMPUTE
             number += 1
 
 
@@ -342,7 +342,7 @@ class Walker(NamedTuple):
     last_keep: np.ndarray  # [n], before a move
     last_starts: np.ndarray  # [p]
     segment: np.ndarray  # [p]
-    again: np.ndarray  # [p] bool
+    recomputed: np.ndarray  # [p] bool
     energies: np.ndarray  # [2] float64: now, and the rank of the best
     rng: np.ndarray  # [1] uint64
 
@@ -350,12 +350,12 @@ class Walker(NamedTuple):
 @entry
 def walk(
     level: Level,
-    own: Moves,
+    moves: Moves,
     work: Work,
     walker: Walker,
     aim: Aim,
     seconds: float,
-    beside: float,
+    loop_energy: float,
     heat: float,
     moving: bool,
     count: int,
@@ -364,11 +364,11 @@ def walk(
 
     Args:
       level: the level, with the bytes of its loops.
-      own: moves of the level.
+      moves: moves of the level.
       work: arrays for `price`.
       walker: state, written.
       aim: the goal to meet.
-      seconds, beside: seconds that the loops' choices add, and energy of the loops' segments.
+      seconds, loop_energy: seconds that the loops' choices add, and energy of the loops' segments.
       heat: temperature of annealing.
       moving: whether values may be moved to the host.
       count: number of moves.
@@ -376,16 +376,16 @@ def walk(
     for _ in range(count):
         _copy(walker.keep, walker.last_keep)
         _copy(walker.starts, walker.last_starts)
-        move(own, walker.keep, walker.starts, walker.rng, moving)
+        move(moves, walker.keep, walker.starts, walker.rng, moving)
         segments = _walk_cut(walker)
-        price(level, walker.keep, walker.segment, walker.again[:segments], integer(1), work)
+        price(level, walker.keep, walker.segment, walker.recomputed[:segments], integer(1), work)
         prices = work.prices
-        took = seconds + prices[4] + prices[6]
+        added = seconds + prices[4] + prices[6]
         peak = max(prices[2], prices[3])
-        now = energy(aim, prices[0], peak, took, OVER) + beside + PER_SEGMENT * segments
+        now = energy(aim, prices[0], peak, added, OVER) + loop_energy + PER_SEGMENT * segments
         if now <= walker.energies[0] or uniform(walker.rng) < math.exp((walker.energies[0] - now) / heat):
             walker.energies[0] = now
-            rank = now + beyond(aim, prices[0], peak, took)
+            rank = now + beyond(aim, prices[0], peak, added)
             if rank < walker.energies[1]:
                 walker.energies[1] = rank
                 _copy(walker.keep, walker.best_keep)
@@ -401,13 +401,13 @@ def _walk_cut(walker: Walker) -> int:
     count = integer(0)
     for place in range(len(walker.starts)):
         if walker.starts[place] != INSIDE:
-            walker.again[count] = walker.starts[place] == AGAIN
+            walker.recomputed[count] = walker.starts[place] == RECOMPUTE
             count += 1
         walker.segment[place] = count - 1
     return count
 
 
 @inlined
-def _copy(given: np.ndarray, written: np.ndarray) -> None:
-    for k in range(len(given)):
-        written[k] = given[k]
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    for k in range(len(source)):
+        target[k] = source[k]

@@ -9,7 +9,7 @@ from typing import Protocol
 from graphrl.errors import ProblemError
 from graphrl.xla.checkpoint.solvers.anneal import anneal
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State
-from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
+from graphrl.xla.checkpoint.solvers.goal import Goal, Solution, best_of
 from graphrl.xla.checkpoint.solvers.integer_programs import (
     MOST_VALUES,
     cp_sat_states,
@@ -17,7 +17,7 @@ from graphrl.xla.checkpoint.solvers.integer_programs import (
     min_cut_states,
     solve_cp_sat,
 )
-from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, stretched
+from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, with_stretches
 
 EVALUATIONS = 300_000  # of annealing, at most
 BASES = 3  # choices whose kept values are moved
@@ -27,39 +27,39 @@ FIRST = 0.5  # part of the time before annealing, at most
 class Solver(Protocol):
     """A search for the best choice."""
 
-    def __call__(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found: ...
+    def __call__(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution: ...
 
 
-def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
     """The best of all methods in the time; later calls with the same pricing also start from all earlier results."""
     begin, bound = time.monotonic(), None
-    if not pricing.begun:
-        begun = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
+    if not pricing.starts:
+        states = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
         if sum(len(level.bytes) for level in pricing.gradient.levels) <= MOST_VALUES:
             exact, bound = cp_sat_states(pricing, goal, seed=seed, seconds=FIRST * seconds)
-            begun += [*starts(pricing.gradient), *exact]
+            states += [*starts(pricing.gradient), *exact]
         else:  # the greedy states include the starts
-            begun += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
-        pricing.begun += stretched(pricing, begun)
+            states += [state.copy() for state in _greedy_states(pricing, goal, begin + FIRST * seconds)]
+        pricing.starts += with_stretches(pricing, states)
     if goal.moves:
-        ranked = sorted(pricing.begun, key=lambda state: goal.energy(pricing, pricing(state.choice())))
-        pricing.begun += moved_states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
+        ranked = sorted(pricing.starts, key=lambda state: goal.energy(pricing, pricing(state.choice())))
+        pricing.starts += moved_states(pricing, goal, ranked[:BASES], time.monotonic() + FIRST * seconds)
     left = max(0.1 * seconds, seconds - (time.monotonic() - begin))
-    found = anneal(pricing, goal, pricing.begun, seed=seed, evaluations=EVALUATIONS, seconds=left)
-    pricing.begun.append(State.of(found.choice))
-    return found._replace(bound=bound)
+    solution = anneal(pricing, goal, pricing.starts, seed=seed, evaluations=EVALUATIONS, seconds=left)
+    pricing.starts.append(State.of(solution.choice))
+    return solution._replace(bound=bound)
 
 
-def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
     """Annealing from the best start."""
-    begun = list(stretched(pricing, starts(pricing.gradient)))
-    return anneal(pricing, goal, begun, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
+    states = list(with_stretches(pricing, starts(pricing.gradient)))
+    return anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
 def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solver:
     """A solver that returns the best of some choices, which receive the end of their time by `time.monotonic()`."""
 
-    def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+    def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
         del seed
         return best_of(pricing, goal, states(pricing, goal, time.monotonic() + seconds))
 
@@ -82,7 +82,7 @@ SOLVERS: Mapping[str, Solver] = {
     "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
     "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
     # all layers alike, like the plans of a rule for each layer
-    "regular": _best_of(lambda pricing, goal, until: stretched(pricing, starts(pricing.gradient))),
+    "regular": _best_of(lambda pricing, goal, until: with_stretches(pricing, starts(pricing.gradient))),
 }
 
 

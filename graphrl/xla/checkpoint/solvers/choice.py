@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import announced
-from graphrl.xla.checkpoint.solvers.level import COMPUTED, Gradient, Level, Loop
+from graphrl.xla.checkpoint.solvers.level import RECOMPUTED, Gradient, Level, Loop
 from graphrl.xla.checkpoint.solvers.price import Work, price, work
 
 NEAR = 1.5  # factor by which a divisor may differ from the wanted number of steps
-INSIDE, PLAIN, AGAIN = 0, 1, 2  # a place: in the segment of the one before, or the first of one
+INSIDE, PLAIN, RECOMPUTE = 0, 1, 2  # a place: in the segment of the one before, or the first of one
 
 
 class Cut(NamedTuple):
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
     Attributes:
       keep: `[n]` int64: COMPUTED, KEPT or MOVED; without effect where the value is computed again in any case.
       segment: `[p]` int64: the segment of each place, from 0 to s - 1; nondecreasing.
-      again: `[s]` bool: whether each segment is computed again; in the others jax keeps the values that it always
+      recomputed: `[s]` bool: whether each segment is computed again; in the others jax keeps the values that it always
         keeps.
       stretch: for a loop, steps that run forward once more together before they run backward; 1 without stretches. If
         they are unrolled, see `Loop`, no segment is computed again.
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
 
     keep: np.ndarray
     segment: np.ndarray
-    again: np.ndarray
+    recomputed: np.ndarray
     stretch: int = 1
 
 
@@ -85,12 +85,12 @@ class Pricing:
       plain: the price of jax's default.
       step_seconds: seconds of both passes by jax's default; those of the gradient's outermost level, until a caller
         sets a better value.
-      begun: states that `auto` anneals from: those that its first call started from, and those that each call found.
+      starts: states that `auto` anneals from: those that its first call started from, and those that each call found.
     """
 
     def __init__(self, gradient: Gradient) -> None:
         self.gradient = gradient
-        self.begun: list[State] = []
+        self.starts: list[State] = []
         self._work: list[Work] = [work(level) for level in gradient.levels]
         self._levels: list[Level] = [
             level._replace(
@@ -99,9 +99,9 @@ class Pricing:
             for level in gradient.levels  # the costs of loops in them are written into these
         ]
         # of unrolled bodies of loops, which share those arrays
-        self._unrolled = [level._replace(trips=0, keeping=level.writing) for level in self._levels]
+        self._unrolled = [level._replace(trips=0, keep_seconds=level.write_seconds) for level in self._levels]
         with announced(price, "memory budgets"):
-            self.plain = self(untouched(gradient))
+            self.plain = self(default_choice(gradient))
         outer = gradient.levels[0]
         self.step_seconds = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
 
@@ -110,21 +110,20 @@ class Pricing:
         count = len(self._levels)
         moved, seconds = np.zeros(count), np.zeros(count)
         for number in range(count - 1, -1, -1):
-            level, given = self._levels[number], self.gradient.levels[number]
+            level, original = self._levels[number], self.gradient.levels[number]
             for inner, loop in self.gradient.loops[number].items():
                 trips = self._levels[inner].trips
                 stretch = choice[inner].stretch
                 cost = loop_cost(loop, trips, stretch, self._step(inner, loop.is_unrolled(stretch)))
                 level.bytes[loop.kept[0]] = cost.kept
                 level.workspace[loop.outputs[0]] = cost.forward
-                level.kernel_bytes[loop.kernel] = given.kernel_bytes[loop.kernel] + cost.backward
+                level.kernel_bytes[loop.kernel] = original.kernel_bytes[loop.kernel] + cost.backward
                 moved[number] += trips * moved[inner]
                 seconds[number] += trips * seconds[inner]
             cut = choice[number]
             if self.gradient.is_unrolled(number, cut.stretch):
-                price(self._unrolled[number], *cut._replace(again=np.zeros_like(cut.again)), self._work[number])
-            else:
-                price(level, *cut, self._work[number])
+                level, cut = self._unrolled[number], cut._replace(recomputed=np.zeros_like(cut.recomputed))
+            price(level, *cut, self._work[number])
             moved[number] += self._work[number].prices[1]
             seconds[number] += self._work[number].prices[4] + self._work[number].prices[6]
         kept, _, forward, backward = self._work[0].prices[:4]
@@ -170,22 +169,22 @@ class Pricing:
         """`[n]`: for each value that a level moves, the value that waits for its copy, by the choice priced last."""
         return self._work[level].sent.copy()
 
-    def computed_again(self, level: int) -> np.ndarray:
+    def recomputed_values(self, level: int) -> np.ndarray:
         """`[n]` bool: whether the choice that was priced last computes each value of a level again."""
         work = self._work[level]
-        again = (work.mark >= 0) & (work.ran[self.gradient.levels[level].op] >= 0)
-        return (again | work.rerun) & (work.stored == COMPUTED)
+        recomputed = (work.mark >= 0) & (work.last_run[self.gradient.levels[level].op] >= 0)
+        return (recomputed | work.rerun) & (work.stored == RECOMPUTED)
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of the function over its forward and its backward pass, by the choice that was priced last."""
         work, level = self._work[0], self._levels[0]
         steps = int(work.prices[5])
         forward = np.cumsum(work.forward)[: len(level.bytes)] + level.workspace * level.needed
-        backward = np.cumsum(work.backward[:steps]) + work.beside[:steps]
+        backward = np.cumsum(work.backward[:steps]) + work.extra[:steps]
         return level.resident + forward, level.resident + backward
 
 
-def untouched(gradient: Gradient) -> Choice:
+def default_choice(gradient: Gradient) -> Choice:
     """The choice that leaves everything to jax."""
     return tuple(
         Cut(np.zeros(len(level.bytes), np.int64), np.zeros(len(level.first) - 1, np.int64), np.zeros(1, bool))
@@ -193,9 +192,9 @@ def untouched(gradient: Gradient) -> Choice:
     )
 
 
-def is_untouched(choice: Choice) -> bool:
+def is_default(choice: Choice) -> bool:
     """True if a choice leaves everything to jax."""
-    return not any(cut.again.any() or cut.stretch > 1 for cut in choice)
+    return not any(cut.recomputed.any() or cut.stretch > 1 for cut in choice)
 
 
 class State:
@@ -214,15 +213,15 @@ class State:
 
     @classmethod
     def plain(cls, gradient: Gradient) -> "State":
-        """The state that leaves everything to jax, cut around places that are `apart`."""
+        """The state that leaves everything to jax, cut around places that are `separate`."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
-        return cls(keep, [begun(level) for level in gradient.levels])
+        return cls(keep, [plain_starts(level) for level in gradient.levels])
 
     @classmethod
     def of(cls, choice: Choice) -> "State":
         """The state of a choice, with its own arrays."""
         begins = [np.diff(cut.segment, prepend=-1) > 0 for cut in choice]
-        kinds = [np.where(cut.again[cut.segment], AGAIN, PLAIN) for cut in choice]
+        kinds = [np.where(cut.recomputed[cut.segment], RECOMPUTE, PLAIN) for cut in choice]
         starts = [np.where(first, kind, INSIDE) for first, kind in zip(begins, kinds, strict=True)]
         return cls([cut.keep.copy() for cut in choice], starts, [cut.stretch for cut in choice])
 
@@ -241,12 +240,12 @@ class State:
     def _cut(self, level: int) -> Cut:
         starts = self.starts[level]
         begins = starts != INSIDE
-        return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == AGAIN, self.stretches[level])
+        return Cut(self.keep[level], np.cumsum(begins) - 1, starts[begins] == RECOMPUTE, self.stretches[level])
 
 
-def begun(level: Level) -> np.ndarray:
-    """`[p]` int64: the starts of a level that is left to jax, cut around places that are `apart`."""
-    return np.where(level.apart | np.concatenate([[True], level.apart[:-1]]), PLAIN, INSIDE)
+def plain_starts(level: Level) -> np.ndarray:
+    """`[p]` int64: the starts of a level that is left to jax, cut around places that are `separate`."""
+    return np.where(level.separate | np.concatenate([[True], level.separate[:-1]]), PLAIN, INSIDE)
 
 
 def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
@@ -286,10 +285,10 @@ def stretches_of(trips: int) -> tuple[int, ...]:
     root = trips**0.5
     small = [k for k in range(1, math.isqrt(trips) + 1) if trips % k == 0]
     divisors = [*small, *(trips // k for k in small)]
-    found = {1, max(trips, 1)}
+    lengths = {1, max(trips, 1)}
     for power in range(-(trips.bit_length() // 2), trips.bit_length() // 2 + 1):
         wanted = root * 2.0**power
         if 1 < wanted < trips:
             nearest = min(divisors, key=lambda k: abs(math.log(k / wanted)))
-            found.add(nearest if abs(math.log(nearest / wanted)) < math.log(NEAR) else round(wanted))
-    return tuple(sorted(found))
+            lengths.add(nearest if abs(math.log(nearest / wanted)) < math.log(NEAR) else round(wanted))
+    return tuple(sorted(lengths))

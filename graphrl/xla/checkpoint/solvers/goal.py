@@ -1,8 +1,8 @@
 """Goals: a user's limit as an energy to minimize, and the search for a limit of time by a finer measure.
 
 A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, whose
-energy searches minimize. `Found` is the best choice of a search. `search_timed` meets a limit of time by a measure that
-is finer than a search's own price: it moves the search's limit until the choice meets the true one.
+energy searches minimize. `Solution` is the best choice of a search. `search_timed` meets a limit of time by a measure
+that is finer than a search's own price: it moves the search's limit until the choice meets the true one.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from graphrl.compiled import shared
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, State, is_untouched
+from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, State, is_default
 
 OVER = 10.0  # energy of exceeding a limit by 100%: a search may pass through such choices
-BEGUN_OVER = 1.0  # likewise for states that are still to be changed: slightly above the limit is near
+START_OVER = 1.0  # likewise for states that are still to be changed: slightly above the limit is near
 BEYOND = 100.0  # penalty in the final rank for exceeding a limit of bytes at all: no gain is worth it
 TIE = 1e-3  # weight that breaks ties: the lower peak, or the faster choice
 SAME = 1e-6  # part of a limit that counts as nothing
@@ -32,7 +32,7 @@ NEAR = 0.006  # slowdowns that a choice may stay below the limit
 KNOWN = 0.1  # part of a measurement's time: a faster one was cached
 ROUNDS = 12
 FEW = 3  # turns: if fewer fit, the first one leaves some of the limit
-SPARE, MOST_SPARE = 0.25, 0.006  # part of the limit, and slowdowns: the usual difference of the two measures
+MARGIN, MOST_MARGIN = 0.25, 0.006  # part of the limit, and slowdowns: the usual difference of the two measures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def beyond(aim: Aim, kept: float, peak: float, seconds: float) -> float:
     return BEYOND if aim.by != BY_SLOWDOWN and above(aim, kept, peak, seconds) > SAME else 0.0
 
 
-class Found(NamedTuple):
+class Solution(NamedTuple):
     """The best choice of a search.
 
     Attributes:
@@ -148,22 +148,22 @@ class Found(NamedTuple):
     bound: float | None = None
 
 
-def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Found:
+def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Solution:
     """The best of at least one state."""
-    best: Found | None = None
+    best: Solution | None = None
     count = 0
     for state in states:
         price = pricing(state.choice())
         count += 1
         rank = goal.rank(pricing, price)
         if best is None or rank < best.rank:
-            best = Found(state.copy().choice(), price, rank, count)
+            best = Solution(state.copy().choice(), price, rank, count)
     assert best is not None
     return best._replace(evaluations=count)
 
 
 def search_timed(
-    solver: Callable[..., Found],
+    solver: Callable[..., Solution],
     pricing: Pricing,
     goal: Goal,
     measured: Callable[[Choice], float],
@@ -172,9 +172,9 @@ def search_timed(
     seconds: float,
     late: float = 0.0,
     ahead: float = 0.0,
-    begun: Found | None = None,
+    start: Solution | None = None,
     once: float = 0.0,
-) -> Found:
+) -> Solution:
     """The choice of the least peak that is measured to be within the limit; jax's default if no choice is.
 
     Searches alternate. One minimizes the peak within a limit of time, which leaves much of that time unused. If its
@@ -189,45 +189,46 @@ def search_timed(
       seconds: seconds of all searches and measurements.
       late: additional seconds, while only jax's default is within the limit.
       ahead: slowdown that is added to the limit for the first search, by its own measure.
-      begun: a choice within the limit: the result is no worse.
+      start: a choice within the limit: the result is no worse.
       once: seconds that a measurement is expected to take, until there was one.
     """
     assert goal.slowdown is not None
     clock = _Clock(seconds, late, once)
-    best = begun or best_of(pricing, goal, [State.plain(pricing.gradient)])
-    least_over = clock.measure(measured, best.choice) - goal.slowdown if begun else -goal.slowdown  # of the best
+    best = start or best_of(pricing, goal, [State.plain(pricing.gradient)])
+    least_over = clock.measure(measured, best.choice) - goal.slowdown if start else -goal.slowdown  # of the best
     fastest = math.inf  # the peak for which the fastest choice was searched
-    own_limit = _OwnLimit(goal.slowdown + ahead - _spared(goal.slowdown, clock.fitting()))
-    asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
+    search_limit = _SearchLimit(goal.slowdown + ahead - _first_margin(goal.slowdown, clock.fitting()))
+    subgoal = dataclasses.replace(goal, slowdown=search_limit.slowdown)
     for turn in range(ROUNDS):
-        own = clock.seconds_of_search(is_first=not turn, may_be_last=not is_untouched(best.choice))
-        found = solver(pricing, asked, seed=seed + turn, seconds=own)
-        over = clock.measure(measured, found.choice) - goal.slowdown
-        is_low = found.price.peak < best.price.peak
-        is_faster = found.price.peak == best.price.peak and over < least_over
+        turn_seconds = clock.seconds_of_search(is_first=not turn, may_be_last=not is_default(best.choice))
+        solution = solver(pricing, subgoal, seed=seed + turn, seconds=turn_seconds)
+        predicted = goal.slowdown_of(pricing, solution.price)
+        over = clock.measure(measured, solution.choice) - goal.slowdown
+        is_low = solution.price.peak < best.price.peak
+        is_faster = solution.price.peak == best.price.peak and over < least_over
         if over <= 0 and (is_low or is_faster or least_over > 0):
-            best, least_over = found, over
-        has_none = is_untouched(best.choice)
+            best, least_over = solution, over
+        has_none = is_default(best.choice)
         if not clock.fitting(late=has_none):
             break
-        by_time, are_few = asked.peak is None, clock.fitting() < FEW
+        by_time, are_few = subgoal.peak is None, clock.fitting() < FEW
         near = max(NEAR, NEARBY * goal.slowdown) if are_few else math.inf
         if by_time and is_low and 0 < over < min(near, FAR * goal.slowdown):
-            asked = Goal(peak=found.price.peak, moves=goal.moves)
-        elif own_limit.move(goal.slowdown_of(pricing, found.price), over, by_time, are_few and has_none) or not by_time:
-            asked = dataclasses.replace(goal, slowdown=own_limit.slowdown)
+            subgoal = Goal(peak=solution.price.peak, moves=goal.moves)
+        elif search_limit.move(predicted, over, by_time, are_few and has_none) or not by_time:
+            subgoal = dataclasses.replace(goal, slowdown=search_limit.slowdown)
         elif not has_none and best.price.peak < fastest:
-            asked = Goal(peak=best.price.peak, moves=goal.moves)
+            subgoal = Goal(peak=best.price.peak, moves=goal.moves)
             fastest = best.price.peak
         else:
             break
     return best
 
 
-def _spared(slowdown: float, turns: int) -> float:
+def _first_margin(slowdown: float, turns: int) -> float:
     """Slowdown by which the first search stays below the limit: larger if fewer turns are left to correct it."""
     lacking = min(max(FEW - turns, 0) / (FEW - 1), 1.0)
-    return min(SPARE * abs(slowdown), MOST_SPARE) * lacking
+    return min(MARGIN * abs(slowdown), MOST_MARGIN) * lacking
 
 
 class _Clock:
@@ -257,9 +258,9 @@ class _Clock:
         """Measures a choice, and how long that takes. Cached measurements do not change the expected time."""
         begin = time.monotonic()
         value = measured(choice)
-        took = time.monotonic() - begin
-        if took > KNOWN * self._once:
-            self._once = max(took, self._once * self._measured)
+        elapsed = time.monotonic() - begin
+        if elapsed > KNOWN * self._once:
+            self._once = max(elapsed, self._once * self._measured)
             self._measured = True
         return value
 
@@ -267,7 +268,7 @@ class _Clock:
         return self._seconds - (time.monotonic() - self._begin)
 
 
-class _OwnLimit:
+class _SearchLimit:
     """The limit of a search by its own measure, chosen such that its choice is just within the true limit.
 
     Attributes:
@@ -279,23 +280,23 @@ class _OwnLimit:
         self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the fastest above it
         self._failed = 0  # choices above it, before there was one within: each subtracts more from the limit
 
-    def move(self, own: float, over: float, was_asked: bool, must_hold: bool) -> bool:
+    def move(self, slowdown: float, over: float, was_limit: bool, must_hold: bool) -> bool:
         """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
 
         Args:
-          own: slowdown of the last choice.
+          slowdown: slowdown of the last choice.
           over: its slowdown above the true limit, by the finer measure.
-          was_asked: whether the last search had this limit, and not another one.
+          was_limit: whether the last search had this limit, and not another one.
           must_hold: whether the next choice should be within the true limit, since few turns are left.
         """
         if over <= 0:
-            self._within = max(self._within, own)
+            self._within = max(self._within, slowdown)
         else:
-            self._over = min(self._over, own)
+            self._over = min(self._over, slowdown)
             self._failed += math.isinf(self._within)
         # assumes that the two measures differ there as they do here
-        moved = own - over * max(1, self._failed) - (1.5 if must_hold else 0.5) * NEAR
-        if over <= 0 and (over >= -NEAR or (was_asked and moved <= self.slowdown)):
+        moved = slowdown - over * max(1, self._failed) - (1.5 if must_hold else 0.5) * NEAR
+        if over <= 0 and (over >= -NEAR or (was_limit and moved <= self.slowdown)):
             return False  # near enough, or the search knows no slower choice with a lower peak
         if not self._within < moved < self._over:
             moved = self._over - NEAR if math.isinf(self._within) else (self._within + min(self._over, 1.0)) / 2

@@ -30,9 +30,9 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from graphrl.errors import ProblemError
 from graphrl.solvers.exact.engine import Expression, Literal, or_tools
 from graphrl.xla.checkpoint.solvers.choice import Pricing, State
-from graphrl.xla.checkpoint.solvers.goal import Found, Goal, best_of
+from graphrl.xla.checkpoint.solvers.goal import Goal, Solution, best_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, Gradient, Level, alike_values
-from graphrl.xla.checkpoint.solvers.starts import again, cuts
+from graphrl.xla.checkpoint.solvers.starts import cuts, recompute_state
 
 # Of minimum cuts.
 UNIT = 2**12  # bytes at least: capacities are int32
@@ -58,7 +58,7 @@ def min_cut_states(gradient: Gradient) -> Iterator[State]:
     yield State.plain(gradient)
     kept = [minimum_cut(level) for level in gradient.levels]
     for begins in cuts(gradient.levels[0]):
-        yield again(gradient, begins, kept)
+        yield recompute_state(gradient, begins, kept)
 
 
 def minimum_cut(level: Level) -> np.ndarray:
@@ -72,8 +72,8 @@ def minimum_cut(level: Level) -> np.ndarray:
     follows = ~(begins[readers] | level.free[readers] | level.free[level.reads])
     ends = np.unique(level.kernel_reads)
     first = np.flatnonzero(begins)
-    own = np.where(keepable[inside], level.bytes[inside], 0.0)
-    sizes = np.where(keepable[inside], np.ceil(own / max(UNIT, unit_of(own, CUT_UNITS))) + 1, NEVER)
+    costs = np.where(keepable[inside], level.bytes[inside], 0.0)
+    sizes = np.where(keepable[inside], np.ceil(costs / max(UNIT, unit_of(costs, CUT_UNITS))) + 1, NEVER)
     tails = np.concatenate([inside, np.full(len(first), source), level.reads[follows] + n, ends + n])
     heads = np.concatenate([inside + n, first, readers[follows], np.full(len(ends), sink)])
     room = np.concatenate([sizes, np.full(len(tails) - len(inside), NEVER)]).astype(np.int32)
@@ -99,12 +99,12 @@ def knapsack_states(gradient: Gradient) -> Iterator[State]:
         kept = [mask.copy() for mask in light] if part == 1.0 else [np.zeros_like(mask) for mask in light]
         for (number, group), is_chosen in zip(groups, chosen, strict=True):
             kept[number][group] |= is_chosen
-        yield from (again(gradient, begins, kept) for begins in kinds)
+        yield from (recompute_state(gradient, begins, kept) for begins in kinds)
 
 
 def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:
     level = gradient.levels[number]
-    return float(level.seconds[group[level.solid[group]]].sum())
+    return float(level.seconds[group[level.materialized[group]]].sum())
 
 
 def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
@@ -112,37 +112,37 @@ def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
     from ortools.algorithms.python import knapsack_solver
 
     chosen = np.zeros(len(sizes), bool)
-    some = np.flatnonzero(worth > 0)
-    if len(some) and part > 0:
+    positive = np.flatnonzero(worth > 0)
+    if len(positive) and part > 0:
         kind = knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER
         solver = knapsack_solver.KnapsackSolver(kind, "")
         solver.set_time_limit(SECONDS)
-        weights = np.ceil(sizes[some] / max(1.0, unit_of(sizes[some], ROOM_UNITS))).astype(np.int64)
-        worths = np.ceil(worth[some] / unit_of(worth[some], WORTH_UNITS)).astype(np.int64)
+        weights = np.ceil(sizes[positive] / max(1.0, unit_of(sizes[positive], ROOM_UNITS))).astype(np.int64)
+        worths = np.ceil(worth[positive] / unit_of(worth[positive], WORTH_UNITS)).astype(np.int64)
         solver.init(worths.tolist(), [weights.tolist()], [int(part * weights.sum())])
         solver.solve()
-        chosen[some] = [solver.best_solution_contains(k) for k in range(len(some))]
+        chosen[positive] = [solver.best_solution_contains(k) for k in range(len(positive))]
     return chosen
 
 
-def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Found:
+def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
     """The constraint program's choice, in the segments with the best rank.
 
     Raises:
       ProblemError: the gradient is too large.
     """
-    found, bound = cp_sat_states(pricing, goal, seed=seed, seconds=seconds)
-    return best_of(pricing, goal, found)._replace(bound=bound)
+    states, bound = cp_sat_states(pricing, goal, seed=seed, seconds=seconds)
+    return best_of(pricing, goal, states)._replace(bound=bound)
 
 
 def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[list[State], float | None]:
     """The state without a plan, and optima for the goal and for stricter ones, in segments of several kinds; and the
-    bound of `Found`.
+    bound of `Solution`.
     Raises:
       ProblemError: the gradient is too large.
     """
     gradient, begin = pricing.gradient, time.monotonic()
-    found, bounds = [State.plain(gradient)], []
+    states, bounds = [State.plain(gradient)], []
     kinds, model = list(cuts(gradient.levels[0])), Model(gradient)
     for number, part in enumerate(PARTS):
         left = seconds - (time.monotonic() - begin)
@@ -152,9 +152,9 @@ def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) ->
         bounds.append(bound)
         if kept is not None:
             named = [mask & level.named for mask, level in zip(kept, gradient.levels, strict=True)]
-            found += [again(gradient, begins, named) for begins in kinds]
+            states += [recompute_state(gradient, begins, named) for begins in kinds]
     # loops in stretches keep less than a step's choices imply, so there is no bound for them
-    return found, bounds[0] if bounds and not gradient.stretched() else None
+    return states, bounds[0] if bounds and not gradient.stretchable() else None
 
 
 class Model:
@@ -178,47 +178,47 @@ class Model:
         self.bytes: Expression = 0
         self.ticks: Expression = 0
         self.unit = max(1.0, unit_of(_in_all(gradient, "bytes"), BYTES))
-        self.tick = unit_of(np.append(_in_all(gradient, "seconds"), _in_all(gradient, "keeping")), TICKS)
+        self.tick = unit_of(np.append(_in_all(gradient, "seconds"), _in_all(gradient, "keep_seconds")), TICKS)
         for number in range(len(gradient.levels)):
             self._add(gradient, number)
 
     def _add(self, gradient: Gradient, number: int) -> None:
         level, model, runs = gradient.levels[number], self._model, gradient.trips(number)
         stored = [model.new_bool_var("") for _ in level.bytes]
-        again = [model.new_bool_var("") for _ in level.bytes]
-        ran = {op: model.new_bool_var("") for op in set(level.op.tolist())}
+        recomputed = [model.new_bool_var("") for _ in level.bytes]
+        run = {op: model.new_bool_var("") for op in set(level.op.tolist())}
         for v in range(len(level.bytes)):
-            model.add_implication(again[v], ran[level.op[v]] if level.solid[v] else again[v])
+            model.add_implication(recomputed[v], run[level.op[v]] if level.materialized[v] else recomputed[v])
             if level.place[v] == ARGUMENT:
-                model.add(again[v] == 0)
+                model.add(recomputed[v] == 0)
             for read in level.reads[level.reads_from[v] : level.reads_from[v + 1]].tolist():
-                model.add_bool_or(stored[read], again[read], ~again[v])
+                model.add_bool_or(stored[read], recomputed[read], ~recomputed[v])
         for v in np.unique(level.kernel_reads).tolist():
-            model.add_bool_or(stored[v], again[v])
+            model.add_bool_or(stored[v], recomputed[v])
         kept = {loop.kept[0] for loop in gradient.loops[number].values()}
         sizes = [0 if v in kept else int(size * runs / self.unit) for v, size in enumerate(level.bytes)]
         self.bytes += sum(size * var for size, var in zip(sizes, stored, strict=True))
         once = dict(zip(level.op.tolist(), level.seconds.tolist(), strict=True))
-        self.ticks += sum(int(once[op] * runs / self.tick) * var for op, var in ran.items())
-        keeping = [int(seconds * runs / self.tick) for seconds in level.keeping]
-        self.ticks += sum(ticks * var for ticks, var in zip(keeping, stored, strict=True))
+        self.ticks += sum(int(once[op] * runs / self.tick) * var for op, var in run.items())
+        keep_seconds = [int(seconds * runs / self.tick) for seconds in level.keep_seconds]
+        self.ticks += sum(ticks * var for ticks, var in zip(keep_seconds, stored, strict=True))
         self._stored.append(stored)
 
     def solve(
         self, pricing: Pricing, goal: Goal, seed: int, seconds: float
     ) -> tuple[list[np.ndarray] | None, float | None]:
-        """Kept values, `[n]` bool for each level, None if no solution was found; and the bound of `Found`.
+        """Kept values, `[n]` bool for each level, None if no solution was found; and the bound of `Solution`.
 
         Moved values count as kept here, so there is no bound if values may be moved.
         """
         model = self._model.clone()
         if goal.slowdown is not None:
-            model.add(self.ticks <= _whole(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
+            model.add(self.ticks <= _units(goal.slowdown * pricing.step_seconds + pricing.plain.seconds, self.tick))
             model.minimize(self.bytes)
         else:
             limit = goal.kept if goal.kept is not None else goal.peak
             assert limit is not None
-            model.add(self.bytes <= _whole(limit, self.unit))
+            model.add(self.bytes <= _units(limit, self.unit))
             model.minimize(self.ticks)
         cp_model = or_tools()
         solver = cp_model.CpSolver()
@@ -240,7 +240,7 @@ def _in_all(gradient: Gradient, name: str) -> np.ndarray:
     return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
 
 
-def _whole(limit: float, unit: float) -> int:
+def _units(limit: float, unit: float) -> int:
     """Whole units within a limit, clipped to -1 and 2^53 so that sums fit into 64 bits; no plan is beyond either."""
     return int(max(-1.0, min(limit / unit, 2.0**53)))
 

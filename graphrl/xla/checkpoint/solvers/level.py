@@ -1,9 +1,9 @@
 """The decision problem as arrays, and its repeated parts.
 
 - `Level`: a function, or one step of a loop's body. Its values are those of the forward pass, including the factors of
-  derivatives; its kernels are the ops of the backward pass that write to memory. A value that is not `solid` is not
-  stored in memory unless it is kept: its readers compute it on the fly from solid ones. `Gradient` has all levels of a
-  function.
+  derivatives; its kernels are the ops of the backward pass that write to memory. A value that is not `materialized` is
+  not stored in memory unless it is kept: its readers compute it on the fly from materialized ones. `Gradient` has all
+  levels of a function.
 - `alike_values`, `alike_places`: networks repeat their layers, and a choice that is good for one layer is good for all.
   So values and places are grouped by colour refinement (Weisfeiler and Leman 1968) on the graph of reads. Two values
   are alike if their neighbourhoods agree to a distance of `ROUNDS` reads.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 ARGUMENT = -1  # the place of a loop's carried values: its backward pass has them only if they are kept
-COMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
+RECOMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
 ROUNDS = 4  # of colour refinement
 READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # distinguish reads from readers
 KINDS = 32  # of stretches, at most
@@ -32,16 +32,16 @@ class Level(NamedTuple):
     Attributes:
       bytes: bytes of each value.
       place: the equation that each value comes from, or ARGUMENT; nondecreasing, except that arguments come first.
-      solid: whether each value is stored in memory where it is computed.
+      materialized: whether each value is stored in memory where it is computed.
       free: whether each value follows from arguments without any kernel, so that each reader may compute it again.
       needed: whether results need each value.
       named: whether each value can be kept by name.
       heavy: whether a separate kernel computes each value: a product, a convolution, a loop, a sort.
-      seconds: seconds to compute each value from solid ones, counted once for the values of one op.
-      keeping: seconds to keep each value, in addition to computing it. They write a value that is not stored otherwise,
-        or is written only because the backward pass reads it. In a loop they also copy between kernels and the loop's
-        own array.
-      writing: `keeping` outside of loops.
+      seconds: seconds to compute each value from materialized ones, counted once for the values of one op.
+      keep_seconds: seconds to keep each value, in addition to computing it. They write a value that is not stored
+        otherwise, or is written only because the backward pass reads it. In a loop they also copy between kernels and
+        the loop's own array.
+      write_seconds: `keep_seconds` outside of loops.
       op: the op that computes each value.
       following: for each value that a loop carries and its backward pass needs, the value that takes its place in the
         next step; -1 for all others.
@@ -55,14 +55,14 @@ class Level(NamedTuple):
       kernel_copies: for each read in `kernel_reads`, bytes of the copy that the kernel needs of the value, in another
         order of dimensions. No copy is needed if the kernel's own segment computes the value again: then it is written
         in that order.
-      handed_place, handed_seconds: for each gradient that is written to memory only where it is passed on to a segment
-        that is computed again: the equation that it comes from, and the seconds to write it there.
-      handed_from, handed_to, handed_home: for each of these gradients, the row of its readers, in `handed_from`; for
-        each reader, its equation, earlier than the gradient's, and the equation that computed the value whose gradient
-        it is. The gradient is passed on where both are in one segment.
+      cotangent_place, cotangent_seconds: for each gradient that is written to memory only where it is passed on to a
+        segment that is computed again: the equation that it comes from, and the seconds to write it there.
+      cotangent_from, cotangent_to, cotangent_home: for each of these gradients, the row of its readers, in
+        `cotangent_from`; for each reader, its equation, earlier than the gradient's, and the equation that computed the
+        value whose gradient it is. The gradient is passed on where both are in one segment.
       first: for each place and the end, the first value from there on.
       free_values: the free values, in order.
-      apart: whether each place is a separate segment, where jax keeps what it keeps without a plan: equations with
+      separate: whether each place is a separate segment, where jax keeps what it keeps without a plan: equations with
         effects, and loops of a function, whose bodies are levels themselves.
       resident: bytes that are in memory all the time.
       link: bytes per second to the memory of the host, each way.
@@ -73,14 +73,14 @@ class Level(NamedTuple):
 
     bytes: np.ndarray  # [n] float64
     place: np.ndarray  # [n] int64
-    solid: np.ndarray  # [n] bool
+    materialized: np.ndarray  # [n] bool
     free: np.ndarray  # [n] bool
     needed: np.ndarray  # [n] bool
     named: np.ndarray  # [n] bool
     heavy: np.ndarray  # [n] bool
     seconds: np.ndarray  # [n] float64
-    keeping: np.ndarray  # [n] float64
-    writing: np.ndarray  # [n] float64
+    keep_seconds: np.ndarray  # [n] float64
+    write_seconds: np.ndarray  # [n] float64
     op: np.ndarray  # [n] int64
     following: np.ndarray  # [n] int64
     workspace: np.ndarray  # [n] float64
@@ -93,14 +93,14 @@ class Level(NamedTuple):
     kernel_from: np.ndarray  # [b + 1] int64
     kernel_reads: np.ndarray  # [r] int64
     kernel_copies: np.ndarray  # [r] float64
-    handed_place: np.ndarray  # [h] int64
-    handed_seconds: np.ndarray  # [h] float64
-    handed_from: np.ndarray  # [h + 1] int64
-    handed_to: np.ndarray  # [t] int64
-    handed_home: np.ndarray  # [t] int64
+    cotangent_place: np.ndarray  # [h] int64
+    cotangent_seconds: np.ndarray  # [h] float64
+    cotangent_from: np.ndarray  # [h + 1] int64
+    cotangent_to: np.ndarray  # [t] int64
+    cotangent_home: np.ndarray  # [t] int64
     first: np.ndarray  # [p + 1] int64
     free_values: np.ndarray  # [f] int64
-    apart: np.ndarray  # [p] bool
+    separate: np.ndarray  # [p] bool
     resident: float
     link: float
     trips: int
@@ -164,7 +164,7 @@ class Gradient(NamedTuple):
         loop = self.loop(number)
         return loop is not None and loop.is_unrolled(stretch)
 
-    def stretched(self) -> dict[int, Loop]:
+    def stretchable(self) -> dict[int, Loop]:
         """Loops that may run in stretches, by the numbers of their bodies' levels."""
         loops = {number: self.loop(number) for number in range(len(self.levels))}
         return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
@@ -217,14 +217,14 @@ def _colours(level: Level) -> list[int]:
     """A number for each value, equal for values that are alike."""
     readers = np.repeat(np.arange(len(level.bytes)), np.diff(level.reads_from))
     colours = np.zeros(len(level.bytes), np.uint64)
-    for trait in (level.bytes, level.solid, level.free, level.seconds, level.named):
+    for trait in (level.bytes, level.materialized, level.free, level.seconds, level.named):
         colours = _mixed(colours + trait.astype(np.float64).view(np.uint64))
     for _ in range(ROUNDS):
-        seen = _mixed(colours)
+        mixed = _mixed(colours)
         # sums, since neither reads nor readers have an order
-        np.add.at(seen, readers, _mixed(colours + READ)[level.reads])
-        np.add.at(seen, level.reads, _mixed(colours + READER)[readers])
-        colours = seen
+        np.add.at(mixed, readers, _mixed(colours + READ)[level.reads])
+        np.add.at(mixed, level.reads, _mixed(colours + READER)[readers])
+        colours = mixed
     return colours.tolist()
 
 
@@ -251,12 +251,12 @@ class Repeated(NamedTuple):
 
 def repeated(level: Level) -> list[Repeated]:
     """Stretches between alike places, the narrowest first."""
-    found = []
+    groups = []
     for places in alike_places(level):
-        found += [kind for kind in _between(level, places) if len(kind.begins) > 1]
-        if len(found) >= KINDS:
+        groups += [kind for kind in _between(level, places) if len(kind.begins) > 1]
+        if len(groups) >= KINDS:
             break
-    return found[:KINDS]
+    return groups[:KINDS]
 
 
 def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
@@ -269,8 +269,8 @@ def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
     for begin in places[places + length < len(level.first)].tolist():
         first = level.first[begin : begin + length + 1]
         values = slice(first[0], first[-1])
-        traits = np.diff(first), level.apart[begin : begin + length], level.bytes[values], level.solid[values]
-        look = b"".join(trait.tobytes() for trait in traits)
-        alike.setdefault(look, []).append(begin)
+        traits = np.diff(first), level.separate[begin : begin + length], level.bytes[values], level.materialized[values]
+        key = b"".join(trait.tobytes() for trait in traits)
+        alike.setdefault(key, []).append(begin)
     for begins in alike.values():
         yield Repeated(np.array(begins), length)

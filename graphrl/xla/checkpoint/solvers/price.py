@@ -3,7 +3,7 @@
 The backward pass goes through the segments of a level from the last to the first. For a segment that is computed again
 it first computes, in order, the values that its kernels need and that are not kept; then the kernels run. Compilers
 order freely within a segment, so this is the most that they need, and close to their actual need. In other segments jax
-keeps the values that kernels read; outside of loops, compilers compute values that are not solid on the fly.
+keeps the values that kernels read; outside of loops, compilers compute values that are not materialized on the fly.
 
 Moved values travel to the host one after another, and back in the same way; each direction has a separate link (`send`,
 `fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed after the copy
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, integer, part
-from graphrl.xla.checkpoint.solvers.level import ARGUMENT, COMPUTED, KEPT, MOVED, Level
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, KEPT, MOVED, RECOMPUTED, Level
 
 NOWHERE = 1 << 40  # no segment
 
@@ -30,20 +30,20 @@ class Work(NamedTuple):
     mark: np.ndarray  # [n] int64, the last segment or kernel that visited a value
     stack: np.ndarray  # [n + r] int64
     last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
-    loaded: np.ndarray  # [n] int64, the step at which a moved value starts to come back
+    fetch_step: np.ndarray  # [n] int64, the step at which a moved value starts to come back
     first: np.ndarray  # [n] int64, the first step that reads a value from then on
     sent: np.ndarray  # [n] int64, for each moved value, the value that waits for its copy; n if no value does
     arrived: np.ndarray  # [n] float64, for each moved value, seconds from the start of the forward pass to its arrival
     position: np.ndarray  # [n] int64, the step that computes a value again
-    ran: np.ndarray  # [ops] int64, the segment that last ran an op again
+    last_run: np.ndarray  # [ops] int64, the segment that last ran an op again
     rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
-    beside: np.ndarray  # [m + 2] float64, bytes in addition to the values
-    took: np.ndarray  # [m + 2] float64, seconds
-    coming: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
-    since: np.ndarray  # [m + 2] int64, the step from which they come
-    at: np.ndarray  # [m + 2] float64, seconds from the start of the backward pass until a step
+    extra: np.ndarray  # [m + 2] float64, bytes in addition to the values
+    seconds: np.ndarray  # [m + 2] float64, seconds
+    fetched: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
+    fetch_since: np.ndarray  # [m + 2] int64, the step from which they come
+    starts: np.ndarray  # [m + 2] float64, seconds from the start of the backward pass until a step
     # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
     prices: np.ndarray  # [8] float64
 
@@ -51,17 +51,18 @@ class Work(NamedTuple):
 def work(level: Level) -> Work:
     """Arrays for all choices of a level."""
     n, b = len(level.bytes), len(level.kernel_place)
-    steps = n + b + int(level.solid[level.free_values].sum()) * (len(level.first) - 1)
-    stored, mark, last, loaded, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
-    stack, ran = np.zeros(n + len(level.reads) + 1, np.int64), np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
-    forward, (backward, beside, took, coming, at) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
-    since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
-    values = stored, mark, stack, last, loaded, first, sent, arrived, position, ran, rerun
-    return Work(*values, forward, backward, beside, took, coming, since, at, prices)
+    steps = n + b + int(level.materialized[level.free_values].sum()) * (len(level.first) - 1)
+    stored, mark, last, fetch_step, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
+    stack = np.zeros(n + len(level.reads) + 1, np.int64)
+    last_run = np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
+    forward, (backward, extra, seconds, fetched, starts) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
+    fetch_since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
+    values = stored, mark, stack, last, fetch_step, first, sent, arrived, position, last_run, rerun
+    return Work(*values, forward, backward, extra, seconds, fetched, fetch_since, starts, prices)
 
 
 @part
-def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> None:
+def send(level: Level, work: Work, segment: np.ndarray, recomputed: np.ndarray) -> None:
     """Computes when moved values have left the device; keeps those that cannot leave.
 
     Adds the seconds for which the last value that can wait for copies does so.
@@ -72,7 +73,7 @@ def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> No
         work.sent[v] = n
         if level.needed[v] and (v == 0 or level.op[v] != level.op[v - 1]):
             clock += level.seconds[v]
-        if level.place[v] != ARGUMENT and again[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
+        if level.place[v] != ARGUMENT and recomputed[segment[level.place[v]]] and level.heavy[v] and level.needed[v]:
             heavy, passed = v, clock
             while (
                 head < tail
@@ -101,51 +102,53 @@ def send(level: Level, work: Work, segment: np.ndarray, again: np.ndarray) -> No
 @part
 def fetch(level: Level, work: Work, steps: int) -> None:
     """Adds the seconds for which steps of the backward pass wait for values that come back."""
-    work.coming[: steps + 1] = 0.0
+    work.fetched[: steps + 1] = 0.0
     for v in range(len(level.bytes)):
         if work.stored[v] == MOVED:
-            work.coming[work.first[v]] += level.bytes[v]
-            work.since[work.first[v]] = work.loaded[v]
+            work.fetched[work.first[v]] += level.bytes[v]
+            work.fetch_since[work.first[v]] = work.fetch_step[v]
     clock = link = 0.0
     for step in range(steps):
-        work.at[step] = clock
-        if work.coming[step] > 0.0:
-            link = max(link, work.at[work.since[step]]) + work.coming[step] / level.link
+        work.starts[step] = clock
+        if work.fetched[step] > 0.0:
+            link = max(link, work.starts[work.fetch_since[step]]) + work.fetched[step] / level.link
             work.prices[4] += max(0.0, link - clock)
             clock = max(clock, link)
-        clock += work.took[step]
+        clock += work.seconds[step]
 
 
 @entry
-def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray, stretch: int, work: Work) -> None:
+def price(
+    level: Level, keep: np.ndarray, segment: np.ndarray, recomputed: np.ndarray, stretch: int, work: Work
+) -> None:
     """Fills `work.stored` and `work.prices`.
 
     Args:
       level: the level to price.
       keep: `[n]` int64: COMPUTED, KEPT or MOVED.
       segment: `[p]` int64, from 0: the segment of each place; nondecreasing.
-      again: `[s]` bool: whether each segment is computed again.
+      recomputed: `[s]` bool: whether each segment is computed again.
       stretch: steps of a loop that run again before they run backward; 1 without stretches.
       work: arrays from `work(level)`, written.
     """
     for v in range(len(keep)):
         work.stored[v] = keep[v]
-        if keep[v] == MOVED and (level.place[v] == ARGUMENT or not again[segment[level.place[v]]]):
+        if keep[v] == MOVED and (level.place[v] == ARGUMENT or not recomputed[segment[level.place[v]]]):
             work.stored[v] = KEPT  # only a segment's policy moves values
     work.mark[:] = -1
-    work.ran[:] = -1
+    work.last_run[:] = -1
     work.last[:] = -1
     work.prices[:] = 0.0
     step, kernel, stop = 0, 0, len(segment)
     work.backward[0] = work.backward[1] = 0.0
-    for s in range(len(again) - 1, -1, -1):
+    for s in range(len(recomputed) - 1, -1, -1):
         start = stop
         while start > 0 and segment[start - 1] == s:
             start -= 1
         kernel_stop = kernel
         while kernel_stop < len(level.kernel_place) and level.kernel_place[kernel_stop] >= start:
             kernel_stop += 1
-        if again[s]:
+        if recomputed[s]:
             step = _region(level, work, integer(s), integer(start), integer(stop), kernel, kernel_stop, step)
         else:
             step = _plain(level, work, integer(stop), kernel, kernel_stop, step)
@@ -153,14 +156,14 @@ def price(level: Level, keep: np.ndarray, segment: np.ndarray, again: np.ndarray
     moves = False
     for v in range(len(keep)):
         if work.last[v] < 0:  # jax keeps nothing that is not read
-            work.stored[v] = COMPUTED
+            work.stored[v] = RECOMPUTED
         moves = moves or work.stored[v] == MOVED
     if moves:
-        send(level, work, segment, again)
+        send(level, work, segment, recomputed)
         fetch(level, work, step)
     _forward(level, work)
     _backward(level, work, step)
-    work.prices[4] += _handed(level, segment, again)
+    work.prices[4] += _cotangent_seconds(level, segment, recomputed)
     work.rerun[:] = False
     if stretch > 1:
         _rerun(level, work)
@@ -183,8 +186,8 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
-        _hold(level, work, q, s, stop, begin, step)
-        work.beside[step], work.took[step] = _beside(level, work, q, s), level.kernel_seconds[q]
+        _read_later(level, work, q, s, stop, begin, step)
+        work.extra[step], work.seconds[step] = _extra(level, work, q, s), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     for v in range(level.first[stop] - 1, level.first[start] - 1, -1):
@@ -196,12 +199,12 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
 
 
 @part
-def _beside(level: Level, work: Work, q: int, s: int) -> float:
+def _extra(level: Level, work: Work, q: int, s: int) -> float:
     """Bytes in addition to the values at a kernel of a segment: copies only of values not computed again there."""
     size = level.kernel_bytes[q]
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
         v = level.kernel_reads[k]
-        if work.stored[v] != COMPUTED or work.mark[v] != s:
+        if work.stored[v] != RECOMPUTED or work.mark[v] != s:
             size += level.kernel_copies[k]
     return size
 
@@ -213,7 +216,7 @@ def _is_later(level: Level, v: int, stop: int) -> bool:
 
 
 @part
-def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
+def _read_later(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
     """Reads the values that a kernel needs from later segments: values that those computed again stay until now.
 
     Light ops of later segments that none of their kernels has run are run now. The values that these ops need from
@@ -229,11 +232,11 @@ def _hold(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step:
         later = _is_later(level, v, stop)
         if work.mark[v] == -2 - q:
             continue
-        if work.stored[v] != COMPUTED or work.mark[v] == s:
+        if work.stored[v] != RECOMPUTED or work.mark[v] == s:
             _read(work, v, begin, step)
             continue
         work.mark[v] = -2 - q
-        if not level.solid[v]:
+        if not level.materialized[v]:
             for k in range(level.reads_from[v], level.reads_from[v + 1]):
                 work.stack[size] = level.reads[k]
                 size += 1
@@ -258,8 +261,8 @@ def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
         if work.mark[v] == s:
             continue
         work.mark[v] = s
-        work.last[v] = -1 if work.stored[v] == COMPUTED else work.last[v]
-        if work.stored[v] != COMPUTED:
+        work.last[v] = -1 if work.stored[v] == RECOMPUTED else work.last[v]
+        if work.stored[v] != RECOMPUTED:
             continue
         if not level.free[v] and level.place[v] < start:
             work.stored[v] = KEPT
@@ -273,14 +276,14 @@ def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
 @part
 def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
     """Assigns a step to a value that is computed again into memory; returns the next step."""
-    if work.mark[v] != s or work.stored[v] != COMPUTED or not level.solid[v]:
+    if work.mark[v] != s or work.stored[v] != RECOMPUTED or not level.materialized[v]:
         return step
     work.position[v] = step
-    work.beside[step], work.took[step] = level.workspace[v], 0.0
+    work.extra[step], work.seconds[step] = level.workspace[v], 0.0
     work.backward[step + 2] = 0.0
-    if work.ran[level.op[v]] != s:
-        work.ran[level.op[v]] = s
-        work.took[step] = level.seconds[v]
+    if work.last_run[level.op[v]] != s:
+        work.last_run[level.op[v]] = s
+        work.seconds[step] = level.seconds[v]
         work.prices[4] += level.seconds[v]
     return step + 1
 
@@ -288,10 +291,10 @@ def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
 @part
 def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
     """Frees a recomputed value after its last read; call it for all of the value's readers first."""
-    if work.mark[v] != s or work.stored[v] != COMPUTED:
+    if work.mark[v] != s or work.stored[v] != RECOMPUTED:
         return
     when = work.last[v]
-    if level.solid[v]:
+    if level.materialized[v]:
         when = work.position[v]
         work.backward[when] += level.bytes[v]
         work.backward[max(work.last[v], when) + 1] -= level.bytes[v]
@@ -303,9 +306,9 @@ def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
 def _read(work: Work, v: int, begin: int, step: int) -> None:
     """Records that a value is read at a step of a segment that starts at the step `begin`."""
     if work.last[v] < 0:
-        work.loaded[v] = begin
+        work.fetch_step[v] = begin
         work.first[v] = step
-    if begin == work.loaded[v]:
+    if begin == work.fetch_step[v]:
         work.first[v] = min(work.first[v], step)
     work.last[v] = max(work.last[v], step)
 
@@ -314,7 +317,7 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
     """Adds a segment whose kernels' operands jax keeps; returns the step after its last one."""
     for q in range(kernel, kernel_stop):
-        _hold(level, work, q, integer(NOWHERE), stop, step, step)
+        _read_later(level, work, q, integer(NOWHERE), stop, step, step)
         size = 0
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             work.stack[size] = level.kernel_reads[k]
@@ -322,18 +325,18 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
         while size:
             size -= 1
             v = work.stack[size]
-            if level.trips == 0 and work.stored[v] == COMPUTED and not level.solid[v]:
+            if level.trips == 0 and work.stored[v] == RECOMPUTED and not level.materialized[v]:
                 if work.mark[v] != -2 - q:
                     work.mark[v] = -2 - q
                     for k in range(level.reads_from[v], level.reads_from[v + 1]):
                         work.stack[size] = level.reads[k]
                         size += 1
                 continue
-            if work.stored[v] == COMPUTED:
+            if work.stored[v] == RECOMPUTED:
                 work.stored[v] = KEPT
                 work.last[v] = -1  # a later segment that computed the value separately does not load it
             _read(work, v, step, step)
-        work.beside[step], work.took[step] = _beside(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
+        work.extra[step], work.seconds[step] = _extra(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     return step
@@ -348,8 +351,8 @@ def _forward(level: Level, work: Work) -> None:
         stored = work.stored[v]
         work.prices[0] += level.bytes[v] * (stored == KEPT)
         work.prices[1] += level.bytes[v] * (stored == MOVED)
-        work.prices[4] += level.keeping[v] * (stored != COMPUTED)
-        if level.place[v] == ARGUMENT or not ((level.needed[v] and level.solid[v]) or stored != COMPUTED):
+        work.prices[4] += level.keep_seconds[v] * (stored != RECOMPUTED)
+        if level.place[v] == ARGUMENT or not ((level.needed[v] and level.materialized[v]) or stored != RECOMPUTED):
             continue
         work.forward[v] += level.bytes[v]
         if stored != KEPT or level.trips > 0:  # a loop writes kept values directly into its own array
@@ -366,37 +369,37 @@ def _forward(level: Level, work: Work) -> None:
 def _backward(level: Level, work: Work, steps: int) -> None:
     """The peak of the backward pass."""
     for v in range(len(level.bytes)):
-        if work.stored[v] == COMPUTED or work.last[v] < 0:
+        if work.stored[v] == RECOMPUTED or work.last[v] < 0:
             continue
-        if level.trips > 0 and not level.solid[v] and work.stored[v] == KEPT:  # read on the fly from the loop's array
+        if level.trips > 0 and not level.materialized[v] and work.stored[v] == KEPT:  # read from the loop's array
             continue
-        begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.loaded[v]
+        begin = 0 if work.stored[v] == KEPT and level.trips == 0 else work.fetch_step[v]
         work.backward[begin] += level.bytes[v]
         work.backward[work.last[v] + 1] -= level.bytes[v]
     live, peak = level.resident, level.resident
     for step in range(steps):
         live += work.backward[step]
-        peak = max(peak, live + work.beside[step])
+        peak = max(peak, live + work.extra[step])
     work.prices[3] = peak
     work.prices[5] = steps
 
 
 @part
-def _handed(level: Level, segment: np.ndarray, again: np.ndarray) -> float:
+def _cotangent_seconds(level: Level, segment: np.ndarray, recomputed: np.ndarray) -> float:
     """Seconds to write the gradients that recomputed segments wait for. Such segments start behind a barrier, except a
     single one in a loop's step.
     """
     seconds, count = 0.0, 0
-    for s in range(len(again)):
-        count += again[s]
+    for s in range(len(recomputed)):
+        count += recomputed[s]
     if level.trips > 0 and count < 2:
         return 0.0
-    for h in range(len(level.handed_place)):
-        own, is_waited_for = segment[level.handed_place[h]], False
-        for k in range(level.handed_from[h], level.handed_from[h + 1]):
-            to = segment[level.handed_to[k]]
-            is_waited_for |= to < own and again[to] and to == segment[level.handed_home[k]]
-        seconds += level.handed_seconds[h] * is_waited_for
+    for h in range(len(level.cotangent_place)):
+        at, is_waited_for = segment[level.cotangent_place[h]], False
+        for k in range(level.cotangent_from[h], level.cotangent_from[h + 1]):
+            to = segment[level.cotangent_to[k]]
+            is_waited_for |= to < at and recomputed[to] and to == segment[level.cotangent_home[k]]
+        seconds += level.cotangent_seconds[h] * is_waited_for
     return seconds
 
 
@@ -415,7 +418,7 @@ def _rerun(level: Level, work: Work) -> None:
             both = work.stored[v] == KEPT and work.stored[after] == KEPT
             work.prices[7] += level.bytes[after] * both
     for v in range(len(level.bytes) - 1, -1, -1):
-        work.rerun[v] |= work.stored[v] != COMPUTED
+        work.rerun[v] |= work.stored[v] != RECOMPUTED
         if not work.rerun[v]:
             continue
         if level.op[v] != op:

@@ -1,7 +1,7 @@
 """Starting choices: regular cuts, greedy recomputation, and moves to the host.
 
 - `starts`: programs cut at alike places (`cuts`), with each segment computed again, in whole or except for values that
-  are written to memory anyway; `stretched` adds the same choices with loops in stretches.
+  are written to memory anyway; `with_stretches` adds the same choices with loops in stretches.
 - `greedy`: repeatedly recomputes the group of alike values that saves most bytes per second, by exact prices.
 - `moved_states`: moves kept values to the host, one group of alike values after another, as long as it pays. Values
   that come back take memory from the start of the first segment that reads them, so large segments gain nothing. The
@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from graphrl.xla.checkpoint.solvers.choice import AGAIN, INSIDE, PLAIN, Price, Pricing, State
+from graphrl.xla.checkpoint.solvers.choice import INSIDE, PLAIN, RECOMPUTE, Price, Pricing, State
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import (
-    COMPUTED,
     KEPT,
     MOVED,
+    RECOMPUTED,
     Gradient,
     Level,
     alike_places,
@@ -42,52 +42,52 @@ def starts(gradient: Gradient) -> Iterator[State]:
     """Choices: nothing computed again; then, for each way to cut, everything, and everything not in memory anyway."""
     yield State.plain(gradient)
     nothing = [np.zeros(len(level.bytes), bool) for level in gradient.levels]
-    solid = [level.named & ~level.free & level.solid for level in gradient.levels]
+    materialized = [level.named & ~level.free & level.materialized for level in gradient.levels]
     for begins in cuts(gradient.levels[0]):
-        yield again(gradient, begins, nothing)
-        yield again(gradient, begins, solid)
+        yield recompute_state(gradient, begins, nothing)
+        yield recompute_state(gradient, begins, materialized)
 
 
-def again(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) -> State:
+def recompute_state(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) -> State:
     """A state that computes the function and the bodies of its loops again, except for `kept` values.
 
     Args:
       gradient: the gradient whose choice this is.
-      begins: `[p]`, for each place of the function, INSIDE, PLAIN or AGAIN; places that are `apart` are plain segments
-        in any case.
+      begins: `[p]`, for each place of the function, INSIDE, PLAIN or RECOMPUTE; places that are `separate` are plain
+        segments in any case.
       kept: `[n]` bool for each level.
     """
     state = State.plain(gradient)
     for number, level in enumerate(gradient.levels):
-        own = begins if number == 0 else whole(level)
+        starts_at = begins if number == 0 else one_segment(level)
         fixed = state.starts[number] != INSIDE
-        kind = own[np.maximum.accumulate(np.where(own != INSIDE, np.arange(len(own)), 0))]
-        state.starts[number][:] = np.where(level.apart, PLAIN, np.where(fixed | (own != INSIDE), kind, INSIDE))
-        state.keep[number][:] = np.where(kept[number], KEPT, COMPUTED)
+        kind = starts_at[np.maximum.accumulate(np.where(starts_at != INSIDE, np.arange(len(starts_at)), 0))]
+        state.starts[number][:] = np.where(level.separate, PLAIN, np.where(fixed | (starts_at != INSIDE), kind, INSIDE))
+        state.keep[number][:] = np.where(kept[number], KEPT, RECOMPUTED)
         state.changed(number)
     return state
 
 
-def stretched(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
+def with_stretches(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
     """States, each followed by copies whose loops have the stretches of least memory: of all, and of unrolled ones."""
-    loops = pricing.gradient.stretched()
+    loops = pricing.gradient.stretchable()
     for state in states:
         yield state
         for unrolled in (False, True) if loops else ():
             other = state.copy()
             for number, loop in reversed(loops.items()):  # the bytes that a loop keeps depend on the loops in it
                 costs = pricing.loop_costs(other.choice(), number)
-                some = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
-                other.stretches[number] = min(some or [1], key=lambda k: costs[k].kept + costs[k].backward)
+                allowed = [stretch for stretch in costs if not unrolled or loop.is_unrolled(stretch)]
+                other.stretches[number] = min(allowed or [1], key=lambda k: costs[k].kept + costs[k].backward)
                 other.changed(number)
             if other.stretches != state.stretches:
                 yield other
 
 
-def whole(level: Level) -> np.ndarray:
+def one_segment(level: Level) -> np.ndarray:
     """`[p]`: the starts of a level that is one segment, computed again."""
-    begins = np.full(len(level.apart), INSIDE)
-    begins[:1] = AGAIN
+    begins = np.full(len(level.separate), INSIDE)
+    begins[:1] = RECOMPUTE
     return begins
 
 
@@ -98,8 +98,8 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
     again, or everything between the first and the last of these places, or everything before the last one. The latter
     needs a single place, or a first layer that may start with the program.
     """
-    yield whole(level)
-    if not len(level.apart):
+    yield one_segment(level)
+    if not len(level.separate):
         return
     across, alike = crossing(level)[:-1], alike_places(level)
     layers = sorted(
@@ -109,16 +109,16 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
     ranked = (group for groups in itertools.zip_longest(*kinds) for group in groups if group is not None)
     different = dict.fromkeys(tuple(group.tolist()) for group in ranked if 0 < len(group) <= MOST)
     for group in itertools.islice(different, CUTS):
-        yield _begun(level, group, plain=())
+        yield _segments_at(level, group, plain=())
         if len(group) == 1 or _begin_the_program(np.array(group)):
-            yield _begun(level, group, plain=group[-1:])
+            yield _segments_at(level, group, plain=group[-1:])
         if len(group) > 1:
-            yield _begun(level, group, plain=(0, group[-1]))
+            yield _segments_at(level, group, plain=(0, group[-1]))
 
 
-def _begun(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
-    begins = whole(level)
-    begins[list(places)] = AGAIN
+def _segments_at(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
+    begins = one_segment(level)
+    begins[list(places)] = RECOMPUTE
     begins[list(plain)] = PLAIN
     return begins
 
@@ -150,7 +150,7 @@ def _begin_the_program(places: np.ndarray) -> bool:
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
     """The narrowest place of each part, for several numbers of parts of equal bytes."""
-    written = np.where(level.solid & ~level.free & (level.place >= 0), level.bytes, 0.0)
+    written = np.where(level.materialized & ~level.free & (level.place >= 0), level.bytes, 0.0)
     before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
     for count in PARTS:
         part = (count * before / max(before[-1], 1.0)).astype(int)
@@ -177,7 +177,7 @@ def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
         if gains[chosen] <= 0.0:
             break
         level, group = groups[chosen]
-        state.keep[level][group] = COMPUTED
+        state.keep[level][group] = RECOMPUTED
         now = prices[chosen]
         if goal.rank(pricing, now) < least:
             best, least = state.copy(), goal.rank(pricing, now)
@@ -193,7 +193,7 @@ def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> P
     """The price if a group of values is computed again."""
     keep = state.keep[level]
     before = keep[group].copy()
-    keep[group] = COMPUTED
+    keep[group] = RECOMPUTED
     price = pricing(state.choice())
     keep[group] = before
     return price
@@ -205,34 +205,34 @@ def _worth(now: Price, then: Price) -> float:
     return saved / max(then.seconds - now.seconds, 1e-9)
 
 
-def moved_states(pricing: Pricing, goal: Goal, begun: Sequence[State], until: float) -> Iterator[State]:
+def moved_states(pricing: Pricing, goal: Goal, states: Sequence[State], until: float) -> Iterator[State]:
     """Choices with some of their kept values moved, in segments of several kinds, until `until` by `time.monotonic()`.
 
     Args:
       pricing: pricing of the gradient.
       goal: a goal that allows moves.
-      begun: choices to start from.
+      states: choices to start from.
       until: at least one choice is tried whatever the time.
     """
-    bases = [_kept_by_name(pricing, each) for each in begun]
+    bases = [_kept_by_name(pricing, each) for each in states]
     kinds = itertools.islice(cuts(pricing.gradient.levels[0]), MOVED_CUTS)
     for count, (begins, base) in enumerate(itertools.product(kinds, bases)):
         if count and time.monotonic() > until:
             return
         state = base.copy()
-        state.starts[0][(begins != INSIDE) & (state.starts[0] == INSIDE)] = AGAIN
+        state.starts[0][(begins != INSIDE) & (state.starts[0] == INSIDE)] = RECOMPUTE
         state.changed(0)
         _move(pricing, goal, state)
         yield state
 
 
-def _kept_by_name(pricing: Pricing, begun: State) -> State:
+def _kept_by_name(pricing: Pricing, start: State) -> State:
     """A choice that keeps by name the values that jax keeps by default, since only recomputed segments move values."""
-    pricing(begun.choice())
-    state = begun.copy()
+    pricing(start.choice())
+    state = start.copy()
     for number, level in enumerate(pricing.gradient.levels):
         state.keep[number][:] = np.where(level.named & ~level.free, pricing.stored(number), state.keep[number])
-        state.starts[number][(state.starts[number] != INSIDE) & ~level.apart] = AGAIN
+        state.starts[number][(state.starts[number] != INSIDE) & ~level.separate] = RECOMPUTE
         state.changed(number)
     return state
 

@@ -22,9 +22,9 @@ from graphrl.graphs.datasets.workloads.go import load
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 from graphrl.solvers.rules.placements import layer_stages
-from graphrl.solvers.sending import search, solver
-from graphrl.solvers.sending.plans import in_order_of, placed, put, with_sends
-from graphrl.solvers.sending.solver import quick_plan, quick_start
+from graphrl.solvers.transfer_rules import search, solver
+from graphrl.solvers.transfer_rules.plans import op_plan, order_by_keys, set_plan, with_transfers
+from graphrl.solvers.transfer_rules.solver import quick_plan, quick_start
 
 DEAR = Problem("makespan", 4, latency=2.0, bandwidth=5.0)
 GRAPHS = [regal_like(3, num_ops=40), regal_like(2, num_ops=60), layered(50, 1)]
@@ -32,9 +32,9 @@ GRAPHS = [regal_like(3, num_ops=40), regal_like(2, num_ops=60), layered(50, 1)]
 
 def drawn(graph: ComputationGraph, devices: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A random placement and a random topological order."""
-    generator, plan, n = np.random.default_rng(seed), placed(graph, Problem("makespan", devices)), len(graph.ops)
+    generator, plan, n = np.random.default_rng(seed), op_plan(graph, Problem("makespan", devices)), len(graph.ops)
     search.prepare()
-    in_order_of(plan, generator.random(n), *np.zeros((2, n), np.int64))
+    order_by_keys(plan, generator.random(n), *np.zeros((2, n), np.int64))
     return generator.integers(0, devices, n), plan.order.copy()
 
 
@@ -52,9 +52,9 @@ def test_the_walk_is_the_exact_cost_of_the_rules_order(graph: ComputationGraph, 
         problem = Problem("makespan", devices, transfer, latency, bandwidth)
         for seed in range(5):
             placement, ops = drawn(graph, devices, seed)
-            order = with_sends(graph, problem, placement, ops)
-            plan = placed(graph, problem)
-            put(plan, placement, ops)
+            order = with_transfers(graph, problem, placement, ops)
+            plan = op_plan(graph, problem)
+            set_plan(plan, placement, ops)
             seconds = exact.evaluate(graph, problem, placement, order).makespan
             assert search.makespan(plan) == pytest.approx(seconds, rel=1e-12)
 
@@ -68,16 +68,16 @@ def ping_pong(count: int) -> ComputationGraph:
 
 def test_devices_wait_for_one_another_once_where_once_is_enough() -> None:
     graph, problem, placement = ping_pong(4), Problem("makespan", 2), np.repeat([0, 1], 4)
-    all_before = with_sends(graph, problem, placement, np.arange(8))
+    all_before = with_transfers(graph, problem, placement, np.arange(8))
     assert all_before.tolist() == [0, 1, 2, 3, *(8 + 2 * t + 1 for t in range(4)), 4, 5, 6, 7]
     link = dataclasses.replace(problem, transfer="link")
-    assert with_sends(graph, link, placement, np.arange(8)).tolist() == [0, 1, 2, 3, 9, 4, 11, 5, 13, 6, 15, 7]
+    assert with_transfers(graph, link, placement, np.arange(8)).tolist() == [0, 1, 2, 3, 9, 4, 11, 5, 13, 6, 15, 7]
     late = np.array([0, 4, 1, 2, 5, 3, 6, 7])  # b0 needs a0; b1 a1, and a2 goes along; b3 needs a3
-    assert with_sends(graph, problem, placement, late).tolist() == [0, 9, 4, 1, 2, 11, 13, 5, 3, 6, 15, 7]
+    assert with_transfers(graph, problem, placement, late).tolist() == [0, 9, 4, 1, 2, 11, 13, 5, 3, 6, 15, 7]
 
 
 @pytest.mark.parametrize(("transfer", "devices"), [("rendezvous", 2), ("link", 4)])
-def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> None:
+def test_the_environment_has_the_same_transfers(transfer: Any, devices: int) -> None:
     """Bundled for two devices: with more the device code breaks ties by tensor, the host by pair."""
     graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
@@ -97,9 +97,9 @@ def test_the_environment_sends_as_the_rule_says(transfer: Any, devices: int) -> 
     rank = np.empty(n)
     rank[order] = np.arange(n)
     for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
-        plan = placed(graph, problem)
-        in_order_of(plan, -(n - 1 - rank + 0.1 * n * priority), *np.zeros((2, n), np.int64))
-        costs = exact.evaluate(graph, problem, placement, with_sends(graph, problem, placement, plan.order))
+        plan = op_plan(graph, problem)
+        order_by_keys(plan, -(n - 1 - rank + 0.1 * n * priority), *np.zeros((2, n), np.int64))
+        costs = exact.evaluate(graph, problem, placement, with_transfers(graph, problem, placement, plan.order))
         assert float(runtime[i]) == pytest.approx(costs.makespan, rel=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_without_time_the_first_quick_plan_is_the_start(transfer: Any) -> None:
     np.testing.assert_array_equal(first.placement, quick_schedule(graph, problem)[0])
     assert best.makespan <= first.makespan
     for start in (first, best):
-        nodes = with_sends(graph, problem, start.placement, start.ops)
+        nodes = with_transfers(graph, problem, start.placement, start.ops)
         assert start.makespan == pytest.approx(exact.evaluate(graph, problem, start.placement, nodes).makespan)
 
 
@@ -154,17 +154,17 @@ def test_annealing_climbs_out_of_a_plan_that_leaves_devices_idle() -> None:
     assert plan.makespan < 0.9 * sum(op.runtime for op in graph.ops)
 
 
-def test_a_chain_goes_on_from_where_another_stands() -> None:
+def test_a_chain_continues_from_the_plan_of_another() -> None:
     graph, seeds = regal_like(3, num_ops=80), np.random.SeedSequence(0).spawn(2)
     one = search.chain(graph, DEAR, quick_plan(graph, DEAR), seeds[0])
-    other = search.another(one, seeds[1])
-    began = search.makespan(other.plan)
+    other = search.copy_chain(one, seeds[1])
+    first_makespan = search.makespan(other.plan)
     search.anneal(one, 5_000, 0.1, 0.01)
-    assert search.makespan(other.plan) == began  # they share nothing
-    search.go_on_from(other, one)
-    assert search.makespan(other.plan) == search.makespan(one.plan) < began == other.score[1]
+    assert search.makespan(other.plan) == first_makespan  # they share nothing
+    search.copy_plan(other, one)
+    assert search.makespan(other.plan) == search.makespan(one.plan) < first_makespan == other.score[1]
     search.anneal(other, 100, 0.01, 0.01)
-    assert other.score[1] < began
+    assert other.score[1] < first_makespan
 
 
 def test_chains_of_all_cores_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +203,9 @@ def test_annealing_keeps_a_memory_limit() -> None:
 
 
 def test_a_short_search_begins_cooler() -> None:
-    assert solver.first_heat(30.0, 1e-3, 1e-5) == solver.first_heat(1e6, 1e-3, 1e-5) == 1e-3
-    assert solver.first_heat(0.3, 1e-3, 1e-5) == pytest.approx(1e-4)
-    assert solver.first_heat(0.0, 1e-3, 1e-5) == 1e-5
+    assert solver.initial_temperature(30.0, 1e-3, 1e-5) == solver.initial_temperature(1e6, 1e-3, 1e-5) == 1e-3
+    assert solver.initial_temperature(0.3, 1e-3, 1e-5) == pytest.approx(1e-4)
+    assert solver.initial_temperature(0.0, 1e-3, 1e-5) == 1e-5
 
 
 def test_what_annealing_refuses() -> None:

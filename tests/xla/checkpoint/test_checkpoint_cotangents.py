@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from budget_costs import handed_seconds
+from budget_costs import cotangent_seconds
 
 from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.derivative import gradient_jaxpr
@@ -65,13 +65,13 @@ def task(loss: Callable[..., jax.Array] = residual) -> tuple[Program, NamedGradi
     return program, named, Pricing(named.gradient)
 
 
-def choice_of(begins: list[int], again: bool, loss: Callable[..., jax.Array] = residual) -> Choice:
+def choice_of(begins: list[int], recomputed: bool, loss: Callable[..., jax.Array] = residual) -> Choice:
     """Segments that start at these places and keep nothing; jax decides for those that are not computed again."""
     level = task(loss)[1].gradient.levels[0]
-    starts = np.zeros(len(level.apart), np.int64)
+    starts = np.zeros(len(level.separate), np.int64)
     starts[[place for place in begins if place]] = 1
     segment = np.cumsum(starts)
-    return (Cut(np.zeros(len(level.bytes), np.int64), segment, np.full(int(segment[-1]) + 1, again)),)
+    return (Cut(np.zeros(len(level.bytes), np.int64), segment, np.full(int(segment[-1]) + 1, recomputed)),)
 
 
 def seconds_both(choice: Choice, loss: Callable[..., jax.Array] = residual) -> tuple[float, float]:
@@ -87,20 +87,20 @@ def places_of(name: str, loss: Callable[..., jax.Array] = residual) -> list[int]
 
 
 @pytest.mark.parametrize("loss", [scanned, split, halved])
-def test_slices_are_read_beside_one_another_and_equal_ones_once(loss: Callable[..., jax.Array]) -> None:
+def test_slices_are_read_separately_and_equal_ones_once(loss: Callable[..., jax.Array]) -> None:
     priced, traced = seconds_both(choice_of(places_of("dot_general", loss), True, loss), loss)
     assert priced == pytest.approx(traced, rel=0.05)
 
 
 @pytest.mark.parametrize("before", ["dot_general", "cos"])
 def test_segments_cost_the_gradients_that_they_wait_for(before: str) -> None:
-    choice = choice_of(places_of(before), again=True)
+    choice = choice_of(places_of(before), recomputed=True)
     priced, traced = seconds_both(choice)
     array = 4 * SHAPES[1][0] * SHAPES[1][1] / CHIP.bytes_per_second  # seconds to read or write one array
-    waited = handed_seconds(task()[1].gradient.levels[0], choice[0])
-    assert waited > array
+    wait_seconds = cotangent_seconds(task()[1].gradient.levels[0], choice[0])
+    assert wait_seconds > array
     assert priced == pytest.approx(traced, rel=0.1)
-    assert abs(priced - traced) < abs(priced - waited - traced)
+    assert abs(priced - traced) < abs(priced - wait_seconds - traced)
 
 
 def test_sums_outside_of_segments_wait_for_nothing() -> None:
@@ -115,19 +115,20 @@ def test_sums_outside_of_segments_wait_for_nothing() -> None:
     array = jax.ShapeDtypeStruct(SHAPES[1], jnp.float32)
     program = program_of(jax.make_jaxpr(scaled)(array, array))
     level = gradient_of(program, [True, True], CHIP).gradient.levels[0]
-    reads = np.diff(level.handed_from)
-    is_summand = np.array([(pair != home).all() for pair, home in rows(reads, level.handed_to, level.handed_home)])
+    reads = np.diff(level.cotangent_from)
+    pairs = rows(reads, level.cotangent_to, level.cotangent_home)
+    is_summand = np.array([(pair != home).all() for pair, home in pairs])
     assert is_summand.any()
-    level = level._replace(handed_seconds=level.handed_seconds * is_summand)
+    level = level._replace(cotangent_seconds=level.cotangent_seconds * is_summand)
     layers = np.array([place for place, eqn in enumerate(program.equations) if eqn.primitive.name == "sin"])
 
-    def waited(begins: np.ndarray) -> float:
-        segment = np.cumsum(np.isin(np.arange(len(level.apart)), begins))
+    def wait_seconds(begins: np.ndarray) -> float:
+        segment = np.cumsum(np.isin(np.arange(len(level.separate)), begins))
         keep = np.zeros(len(level.bytes), np.int64)
-        return handed_seconds(level, Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
+        return cotangent_seconds(level, Cut(keep, segment, np.ones(int(segment[-1]) + 1, bool)))
 
-    assert waited(layers) == 0
-    assert waited(layers[2:]) > 0  # the first layers and their operands are one segment
+    assert wait_seconds(layers) == 0
+    assert wait_seconds(layers[2:]) > 0  # the first layers and their operands are one segment
 
 
 def rows(sizes: np.ndarray, *arrays: np.ndarray) -> Iterator[list[np.ndarray]]:

@@ -1,9 +1,9 @@
-"""Plans that are a placement and an order of ops alone: sends follow by a rule.
+"""Plans that are a placement and an order of ops alone: a rule determines the transfers.
 
-- `placed`, `put`, `in_order_of`: the plan as flat arrays of small records, as the largest graphs exceed the caches.
-  `in_order_of` takes keys of ops: of the ready ops the one with the least key is next.
+- `op_plan`, `set_plan`, `order_by_keys`: the plan as flat arrays of small records, as large graphs exceed the caches.
+  `order_by_keys` takes keys of ops: of the ready ops the one with the least key is next.
 - `walk`: the makespan, without constructing the order of transfers.
-- `with_sends`: the order of ops and transfers.
+- `with_transfers`: the order of ops and transfers.
 
 The rule: a list schedule sends a tensor right before the op that waits for it. Under `rendezvous` both devices then
 wait for each other, each time. "Bundled" sends wait only as often as an order of ops requires. Where an op needs a
@@ -23,7 +23,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import numbered
 
-# Start of an op's tensors, and of its rows, parts of `Placed.rows`; they end at the next op's start.
+# Start of an op's tensors, and of its rows, parts of `OpPlan.rows`; they end at the next op's start.
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
@@ -31,7 +31,7 @@ OP = np.dtype(
         ("end", np.float64),  # seconds, in the walk
         ("device", np.int32),
         ("place", np.int32),  # in the order
-        ("mate", np.int32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
+        ("next_member", np.int32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
         ("writes", np.int32),  # its tensors
         ("reads", np.int32),  # row of tensors
         ("awaits", np.int32),  # row of control predecessors
@@ -50,7 +50,7 @@ TENSOR = np.dtype(
 )
 PAIR = np.dtype(
     [
-        ("waiting", np.float64),  # seconds to send the tensors that the two devices have for each other
+        ("pending", np.float64),  # seconds to send the tensors that the two devices have for each other
         ("last", np.int64),  # the place of the last op that made them wait for each other, or -1
     ],
     align=True,
@@ -64,7 +64,7 @@ COPY = np.dtype(
 )
 
 
-class Placed(NamedTuple):
+class OpPlan(NamedTuple):
     """A plan of n ops and t tensors on d devices, and the state of its walks."""
 
     devices: int
@@ -83,12 +83,12 @@ class Placed(NamedTuple):
     marks: np.ndarray  # [d] int64, 1 if a tensor is read on a device
 
 
-def placed(graph: ComputationGraph, problem: Problem) -> Placed:
+def op_plan(graph: ComputationGraph, problem: Problem) -> OpPlan:
     """A plan with everything on device 0, in the graph's topological order."""
     a, n, t, d = graph.arrays, graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR)
     ops["runtime"][:n], ops["tail"][:n] = a.runtime, a.tail
-    ops["mate"][:n] = graph.mates
+    ops["next_member"][:n] = graph.next_colocated
     ops["writes"] = np.searchsorted(a.producer, np.arange(n + 1))
     tensors["seconds"][:t] = problem.latency + a.tensor_bytes / problem.bandwidth
     tensors["producer"][:t] = a.producer
@@ -100,7 +100,7 @@ def placed(graph: ComputationGraph, problem: Problem) -> Placed:
         (ops, "after", source, target),
         (tensors, "users", a.use_tensor, a.use_op),
     )
-    plan = Placed(
+    plan = OpPlan(
         devices=d,
         transfer=TRANSFERS[problem.transfer],
         ops=ops,
@@ -116,11 +116,11 @@ def placed(graph: ComputationGraph, problem: Problem) -> Placed:
         pairs=np.zeros(d * d if problem.transfer == "rendezvous" else 0, PAIR),
         marks=np.zeros(d, np.int64),
     )
-    put(plan, np.zeros(n, np.int64), a.topological)
+    set_plan(plan, np.zeros(n, np.int64), a.topological)
     return plan
 
 
-def put(plan: Placed, placement: np.ndarray, order: np.ndarray) -> None:
+def set_plan(plan: OpPlan, placement: np.ndarray, order: np.ndarray) -> None:
     """Places the ops: devices `[n]`, and a topological order `[n]` of ops."""
     plan.ops["device"][:-1] = placement
     plan.order[:] = order
@@ -128,18 +128,18 @@ def put(plan: Placed, placement: np.ndarray, order: np.ndarray) -> None:
 
 
 @part
-def walk(plan: Placed, limit: float) -> float:
+def walk(plan: OpPlan, limit: float) -> float:
     """The makespan, seconds; infinite if above the limit. Sets the devices' clocks to those of the plan."""
     ops, rows, clocks = plan.ops, plan.rows, plan.clocks
     clocks[:] = plan.links[:] = 0.0
     plan.walks[0] += 1
     for p in range(len(plan.pairs)):
-        plan.pairs[p].waiting, plan.pairs[p].last = 0.0, -1
+        plan.pairs[p].pending, plan.pairs[p].last = 0.0, -1
     makespan = 0.0
     for place in range(len(plan.order)):
         v = plan.order[place]
         here = ops[v].device
-        start = _met(plan, v) if plan.transfer == RENDEZVOUS else _arrival(plan, v)
+        start = _rendezvous(plan, v) if plan.transfer == RENDEZVOUS else _arrival(plan, v)
         for e in range(ops[v].awaits, ops[v + 1].awaits):
             start = max(start, ops[rows[e]].end)
         end = max(start, clocks[here]) + ops[v].runtime
@@ -148,12 +148,12 @@ def walk(plan: Placed, limit: float) -> float:
         if end + ops[v].tail > limit:
             return np.inf
         if plan.transfer == RENDEZVOUS:
-            _announce(plan, v)
+            _add_pending(plan, v)
     return makespan
 
 
 @part
-def _met(plan: Placed, v: int) -> float:
+def _rendezvous(plan: OpPlan, v: int) -> float:
     """The clock of an op's device once the device has waited for those whose tensors the op needs. Each such pair
     exchanges all tensors that they have for each other by then.
     """
@@ -166,14 +166,14 @@ def _met(plan: Placed, v: int) -> float:
             continue
         pair = min(here, there) * plan.devices + max(here, there)
         if pairs[pair].last <= ops[writer].place:
-            now = max(clocks[here], clocks[there]) + pairs[pair].waiting
+            now = max(clocks[here], clocks[there]) + pairs[pair].pending
             clocks[here] = clocks[there] = now
-            pairs[pair].waiting, pairs[pair].last = 0.0, place
+            pairs[pair].pending, pairs[pair].last = 0.0, place
     return clocks[here]
 
 
 @part
-def _arrival(plan: Placed, v: int) -> float:
+def _arrival(plan: OpPlan, v: int) -> float:
     """Arrival of the last of an op's inputs from other devices, seconds. Inputs that it is the first to wait for are
     sent now: under `link` after the earlier sends of their writer's device, the first written first.
     """
@@ -203,7 +203,7 @@ def _arrival(plan: Placed, v: int) -> float:
 
 
 @part
-def _announce(plan: Placed, v: int) -> None:
+def _add_pending(plan: OpPlan, v: int) -> None:
     """Adds an op's outputs to the waiting sends, once for each device that reads them."""
     ops, tensors, rows, marks, devices = plan.ops, plan.tensors, plan.rows, plan.marks, plan.devices
     here = ops[v].device
@@ -216,11 +216,11 @@ def _announce(plan: Placed, v: int) -> None:
             there = ops[rows[e]].device
             if there != here and marks[there] == 0:
                 marks[there] = 1
-                plan.pairs[min(here, there) * devices + max(here, there)].waiting += tensors[t].seconds
+                plan.pairs[min(here, there) * devices + max(here, there)].pending += tensors[t].seconds
 
 
 @entry
-def in_order_of(plan: Placed, keys: np.ndarray, heap: np.ndarray, waits: np.ndarray) -> None:
+def order_by_keys(plan: OpPlan, keys: np.ndarray, heap: np.ndarray, waits: np.ndarray) -> None:
     """Orders the ops by keys; of equal keys the lower op is first.
 
     Args:
@@ -245,7 +245,7 @@ def in_order_of(plan: Placed, keys: np.ndarray, heap: np.ndarray, waits: np.ndar
                 length = push(heap, keys, length, u)
 
 
-def with_sends(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
+def with_transfers(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
     """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
     They are bundled under `rendezvous`, else right before the first op that waits for them. Transfers before the same
@@ -298,15 +298,15 @@ def bundle(
       causes, cause: `[k]` int64 each.
     """
     for use in range(len(pair)):
-        which, low = pair[use], integer(0)
-        first, high = begins[which], counts[which]
+        row, low = pair[use], integer(0)
+        first, high = begins[row], counts[row]
         while low < high:  # the first wait after it was written
             middle = (low + high) // 2
             if needed[causes[first + middle]] <= written[use]:
                 low = middle + 1
             else:
                 high = middle
-        if low == counts[which]:  # nothing was sent since it was written
+        if low == counts[row]:  # nothing was sent since it was written
             causes[first + low] = use
-            counts[which] += 1
+            counts[row] += 1
         cause[use] = causes[first + low]

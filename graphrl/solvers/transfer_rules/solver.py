@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import beside
+from graphrl.compiled import background_compile
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
@@ -22,26 +22,26 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
-from graphrl.solvers.anneal.driver import Annealing, Pace, cooled
+from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
-from graphrl.solvers.rules.list_scheduling import etf, etf_seconds, quick_schedule, schedule, timely
+from graphrl.solvers.rules.list_scheduling import affordable, etf, etf_seconds, quick_schedule, schedule
 from graphrl.solvers.rules.placements import layer_stages
 from graphrl.solvers.rules.plan_builder import prepare as prepare_lists
-from graphrl.solvers.schedules.solver import is_lone
-from graphrl.solvers.sending.plans import placed, put, with_sends
-from graphrl.solvers.sending.search import (
+from graphrl.solvers.schedules.solver import uses_one_device
+from graphrl.solvers.solver import solver
+from graphrl.solvers.transfer_rules.plans import op_plan, set_plan, with_transfers
+from graphrl.solvers.transfer_rules.search import (
     NAME,
     Chain,
     anneal,
-    another,
     best_plan,
     chain,
-    go_on_from,
+    copy_chain,
+    copy_plan,
     makespan,
-    place_at,
     prepare,
+    set_chain,
 )
-from graphrl.solvers.solver import solver
 
 LISTS_SHARE = 0.5  # of the time, for all list schedules under `rendezvous`
 ETF_SECONDS = 1.0  # limit of its estimated time, by `etf_seconds`
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
     placement: np.ndarray  # [n] devices
     ops: np.ndarray  # [n] in a topological order
-    makespan: float  # seconds, with sends by `with_sends`
+    makespan: float  # seconds, with sends by `with_transfers`
 
 
 def quick_plan(
@@ -60,7 +60,7 @@ def quick_plan(
 ) -> PlacedOrder:
     """The plan of `quick_start`, with its sends: placement `[n]` and order of nodes."""
     start = quick_start(graph, problem, seconds, others)
-    return start.placement, with_sends(graph, problem, start.placement, start.ops)
+    return start.placement, with_transfers(graph, problem, start.placement, start.ops)
 
 
 def quick_start(
@@ -77,17 +77,17 @@ def quick_start(
       seconds: time limit: slower schedules are left out, except the first.
       others: existing plans; their sends are ignored.
     """
-    n, plan, end = len(graph.ops), placed(graph, problem), time.perf_counter() + seconds
+    n, plan, end = len(graph.ops), op_plan(graph, problem), time.perf_counter() + seconds
     starts = []
     for placement, order in itertools.chain(others, _plans(graph, problem, end)):
-        put(plan, placement, ops := order[order < n])
+        set_plan(plan, placement, ops := order[order < n])
         starts.append(Start(placement, ops, makespan(plan)))
     if problem.memory_limit is None or len(starts) == 1:
         return min(starts, key=lambda start: start.makespan)
 
     def rank(start: Start) -> tuple[int, float]:
-        sent = with_sends(graph, problem, start.placement, start.ops)
-        return exact.evaluate(graph, problem, start.placement, sent).rank(problem)
+        order = with_transfers(graph, problem, start.placement, start.ops)
+        return exact.evaluate(graph, problem, start.placement, order).rank(problem)
 
     return min(starts, key=rank)
 
@@ -104,21 +104,21 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
     if problem.transfer == "rendezvous":
         if time.perf_counter() < end:
             yield quick_schedule(graph, dataclasses.replace(problem, transfer="free"))
-        if timely(graph, problem, LISTS_SHARE * (end - time.perf_counter())):
+        if affordable(graph, problem, LISTS_SHARE * (end - time.perf_counter())):
             yield schedule(graph, problem)
         return
-    if timely(graph, problem, end - time.perf_counter()):
+    if affordable(graph, problem, end - time.perf_counter()):
         yield schedule(graph, problem)
     if etf_seconds(graph, problem) <= min(ETF_SECONDS, end - time.perf_counter()):
         yield etf(graph, problem)
 
 
 HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
-LONE = 0.02  # the first temperature if all ops start on one of several devices
-LOOKS, LOOKING = 20, 0.2  # checks by exact costs under a memory limit, in all, and their share of the time
-HINT_SHARE, LEAST_SECONDS = 0.5, 1.0  # of the time for quick plans, which have at least these seconds
-MOST_CHAINS = 64
-TYPICAL = 30.0  # moves for each op from which a search starts at HOT
+ESCAPE = 0.02  # the first temperature if all ops start on one of several devices
+CHECKS, CHECK_SHARE = 20, 0.2  # checks by exact costs under a memory limit, in all, and their share of the time
+PLANS_SHARE, MIN_SECONDS = 0.5, 1.0  # of the time for quick plans, which have at least these seconds
+MAX_CHAINS = 64
+TYPICAL_MOVES = 30.0  # moves for each op from which a search starts at HOT
 PACE = Pace(steps=2_000, pieces=50, seconds=0.02, first=8)
 
 
@@ -128,14 +128,14 @@ def prepare_with_lists() -> None:
     prepare()
 
 
-def prepared_beside() -> AbstractContextManager[None]:
+def prepared_in_background() -> AbstractContextManager[None]:
     """Runs `prepare_with_lists` in another process while this one compiles something else."""
-    return beside(anneal, NAME, prepare_with_lists)
+    return background_compile(anneal, NAME, prepare_with_lists)
 
 
 @solver(
     NAME,
-    "annealing of placement and order, from which sends follow: bundled under rendezvous",
+    "annealing of placement and order; a rule determines the transfers",
     colocates=True,
     objectives=("makespan",),
     prepare=prepare_with_lists,
@@ -152,8 +152,8 @@ def solve(
 
     Args:
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 30 moves an op or more: see `first_heat`. A `hot` of 0 is 0.002; if all ops start on one of several
-        devices, from which a search must escape, 0.02.
+        is for 30 moves an op or more: see `initial_temperature`. A `hot` of 0 is 0.002; if all ops start on one of
+        several devices, from which a search must escape, 0.02.
       hint: a plan to start from in place of these; its transfers go by the rule.
       starts: plans to add to these; their transfers go by the rule, too.
 
@@ -163,27 +163,27 @@ def solve(
     if not 0 < cold <= (hot or HOT):
         raise ProblemError(f"hot is {hot or HOT} and cold is {cold}: must be above 0, and cold at most hot")
     if hint is None:
-        seconds = math.inf if task.budget.seconds is None else max(LEAST_SECONDS, HINT_SHARE * task.budget.seconds)
+        seconds = math.inf if task.budget.seconds is None else max(MIN_SECONDS, PLANS_SHARE * task.budget.seconds)
         others = [plan.decisions(task.graph) for plan in starts]
         first = task.plan(*quick_plan(task.graph, task.problem, seconds, others), evaluations=1)
     else:
-        first = task.known(hint)
+        first = task.as_answer(hint)
     task.best = lambda: first
-    hot = hot or (LONE if is_lone(task.problem, first.decisions(task.graph)) else HOT)
-    search = _Sendings(task, first, hot, cold)
+    hot = hot or (ESCAPE if uses_one_device(task.problem, first.decisions(task.graph)) else HOT)
+    search = _Chains(task, first, hot, cold)
     search.run()
     return search.plan()
 
 
-class _Sendings(Annealing[Chain]):
+class _Chains(Annealing[Chain]):
     """The chains, and the best plan that keeps the memory limit."""
 
     def __init__(self, task: Task, first: Plan, hot: float, cold: float) -> None:
-        self._task, self._first, self._hot, self._cold, self._looks_at = task, first, hot, cold, 0.0
+        self._task, self._first, self._hot, self._cold, self._next_check = task, first, hot, cold, 0.0
         seed = np.random.SeedSequence(task.seed)
-        count = 1 if task.budget.evaluations is not None else min(count_cores(), MOST_CHAINS)
+        count = 1 if task.budget.evaluations is not None else min(count_cores(), MAX_CHAINS)
         one = chain(task.graph, task.problem, first.decisions(task.graph), seed)
-        super().__init__(task, [one, *(another(one, other) for other in seed.spawn(count - 1))], PACE, evaluations=1)
+        super().__init__(task, [one, *(copy_chain(one, other) for other in seed.spawn(count - 1))], PACE, evaluations=1)
         self._unit = float(one.score[1])
         if task.problem.devices > 1 and has_parts(task.graph):
             self.clusters = Clusters(task.graph, task.problem)
@@ -193,12 +193,12 @@ class _Sendings(Annealing[Chain]):
         """The best plan so far."""
         limited = self._task.problem.memory_limit is not None  # which the quickest plan may exceed
         plan = min(map(self._plan_of, self.chains if limited else [self._quickest()]), key=attrgetter("rank"))
-        return plan if plan.rank <= self._first.rank else self._task.known(self._first, self.evaluations)
+        return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
         """Makes moves of a chain between two shares of the budget."""
-        hot = first_heat(self.expected / len(self._task.graph.ops), self._hot, self._cold)
-        anneal(chain, steps, *(self._unit * cooled(hot, self._cold, share) for share in (begin, end)))
+        hot = initial_temperature(self.expected / len(self._task.graph.ops), self._hot, self._cold)
+        anneal(chain, steps, *(self._unit * temperature_at(hot, self._cold, share) for share in (begin, end)))
         return steps
 
     def value(self) -> float:
@@ -212,9 +212,9 @@ class _Sendings(Annealing[Chain]):
 
     def follow(self, chain: Chain, other: Chain) -> None:
         """Copies the other chain's plan into this chain."""
-        go_on_from(chain, other)
+        copy_plan(chain, other)
 
-    def mates(self, chain: Chain) -> np.ndarray:
+    def move_ops(self, chain: Chain) -> np.ndarray:
         """The chain's ops."""
         return chain.plan.ops[:-1]
 
@@ -223,21 +223,21 @@ class _Sendings(Annealing[Chain]):
         return self._unit <= 0
 
     def after(self, share: float) -> None:
-        """Checks chains under a memory limit, every 1 / `LOOKS` of the budget or less often. A chain whose best plan is
-        further above the limit than the best plan of all restarts from the latter.
+        """Checks chains under a memory limit, every 1 / `CHECKS` of the budget or less often. A chain whose best plan
+        is further above the limit than the best plan of all restarts from the latter.
         """
-        if self._task.problem.memory_limit is None or share < self._looks_at:
+        if self._task.problem.memory_limit is None or share < self._next_check:
             return
-        began = time.perf_counter()
+        start = time.perf_counter()
         plans = [self._plan_of(one) for one in self.chains]
         self._first = min([self._first, *plans], key=attrgetter("rank"))
         for one, plan in zip(self.chains, plans, strict=True):
             if plan.excess > self._first.excess:
-                place_at(one, *_ops(self._task, self._first))
+                set_chain(one, *_ops(self._task, self._first))
                 self.level = -1  # clusters must be of one device each
-        seconds = time.perf_counter() - began
-        took = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
-        self._looks_at = share + max(1 / LOOKS, took / LOOKING)
+        seconds = time.perf_counter() - start
+        cost_share = 0.0 if self._task.budget.seconds is None else seconds / self._task.budget.seconds
+        self._next_check = share + max(1 / CHECKS, cost_share / CHECK_SHARE)
 
     def _quickest(self) -> Chain:
         return min(self.chains, key=lambda one: float(one.score[1]))
@@ -254,8 +254,8 @@ def _ops(task: Task, plan: Plan) -> PlacedOrder:
     return placement, order[order < len(placement)]
 
 
-def first_heat(moves_per_op: float, hot: float, cold: float) -> float:
+def initial_temperature(moves_per_op: float, hot: float, cold: float) -> float:
     """The first temperature of a search with few moves an op: it falls with the square root of the moves, as in
     `schedules.solver.temperature`. At `hot` such a search would only leave its start.
     """
-    return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL)))
+    return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL_MOVES)))
