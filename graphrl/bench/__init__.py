@@ -1,4 +1,4 @@
-"""Throughput of the search on this machine: its decoder against the same in numba.
+"""Throughput of the search on this machine: its compiled costs against pure JAX.
 
 - cases.py: the cases, their random graphs and chromosomes, the settings of a run, and its rows;
 - timing.py: compiled programs, clocks, repeats, and benchmarks of a rate (`Bench`);

@@ -1,4 +1,4 @@
-"""Measures every case with graphrl, and its decoder in turns with the one in numba, and builds the rows.
+"""Measures every case with graphrl, and on CPUs its compiled costs in turns with pure JAX, and builds the rows.
 
 `search_program` compiles whole BRKGA runs, and their parts, for timing. `cached_compile_seconds` measures compiling
 with a filled compilation cache, in separate processes: `python -m graphrl.bench.measure` is such a process, and prints
@@ -23,7 +23,6 @@ from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
 from graphrl.bench.timing import (
     BY_GRAPH,
-    Costs,
     Log,
     Program,
     Samples,
@@ -32,11 +31,10 @@ from graphrl.bench.timing import (
     interleaved,
     repeated_calls,
     spread,
-    timed,
     timed_fields,
 )
 from graphrl.costs.device.decisions import DeviceProblem, num_genes
-from graphrl.costs.host.decode import cost_all, host_graph
+from graphrl.costs.host.lowering import is_compiled
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 from graphrl.solvers.chromosomes import brkga
@@ -123,11 +121,11 @@ def search_program(
     return Program(repeated_calls(compiled, arguments, graphs * evaluations), compile_s)
 
 
-GRAPHRL, NUMBA = "graphrl", "numba"
+GRAPHRL, JAX = "graphrl", "pure JAX"
 
 
 def measure(settings: Settings, log: Log) -> Iterator[list[Row]]:
-    """Measures each case in turn: graphrl's row and, for decoding, the row of the same in numba.
+    """Measures each case in turn: graphrl's row and, for decoding on CPUs, the row of the same in pure JAX.
 
     Raises:
       GraphrlError: the two do not compute the same costs.
@@ -143,22 +141,11 @@ def _programs(work: Work, log: Log) -> dict[str, Program]:
     log(f"preparing {GRAPHRL}")
     if work.case.search:
         return {GRAPHRL: graphrl_search(work)}
-    graphrl_program = graphrl_evaluation(work)
-    log(f"preparing {NUMBA}")
-    return {GRAPHRL: graphrl_program, NUMBA: compiled_evaluation(work)}
-
-
-def compiled_evaluation(work: Work) -> Program:
-    """The decoder in numba (`costs/host/decode.py`), with one thread per graph, at most `threads` at a time."""
-    case, settings = work.case, work.settings
-    graphs = [host_graph(g, work.problem, timed=case.makespan, memory=case.memory) for g in work.graphs]
-    first = cost_all(graphs, work.chromosomes)
-
-    def evaluations(runs: int) -> int:
-        cost_all(graphs, work.chromosomes, runs, settings.threads)
-        return runs * len(graphs) * PARAMETERS.population
-
-    return Program(timed(evaluations), costs=Costs(*first), on_host=True)
+    programs = {GRAPHRL: graphrl_evaluation(work)}
+    if jax.default_backend() == "cpu" and is_compiled():
+        log(f"preparing {JAX}")
+        programs[JAX] = graphrl_evaluation(work, "rows")
+    return programs
 
 
 def _rows(settings: Settings, case: Case, pinned: bool, log_line: Log) -> list[Row]:
@@ -217,8 +204,6 @@ def _row(
     rate = timed_runs.per_second(clock)
     baselines = (name for name in samples if name not in (GRAPHRL, "own", "beta"))
     fields = timed_fields(settings, pinned, program.compile_s, timed_runs)
-    if program.on_host:
-        fields |= {"device_kind": machine.cpu_name(), "compile_s": None}
     return Row(
         **fields,
         what=case.what,

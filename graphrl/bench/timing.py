@@ -21,7 +21,7 @@ from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Measured, Settings, Work, padded
 from graphrl.bench.report import Table
 from graphrl.costs.device.decisions import DeviceProblem, from_genes
-from graphrl.costs.device.evaluate import evaluate
+from graphrl.costs.device.evaluate import Form, evaluate
 from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 
@@ -76,7 +76,6 @@ class Program(NamedTuple):
     run: Callable[[int], Sample]  # runs it the given number of times; see `timed`
     compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 if compiled before
     costs: Costs | None = None
-    on_host: bool = False  # on the host, even if jax computes on another device
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,8 +216,8 @@ def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
     return runs
 
 
-def graphrl_evaluation(work: Work) -> Program:
-    """Compiles decoding and costing of a population on every graph with graphrl."""
+def graphrl_evaluation(work: Work, form: Form = "auto") -> Program:
+    """Compiles decoding and costing of a population on every graph with graphrl, in a form of `evaluate`."""
     graphs, problem, case, d = work.graphs, work.problem, work.case, DEVICES
     sizes = common_sizes(graphs)
     batch = pad_batch(graphs, sizes)
@@ -226,7 +225,8 @@ def graphrl_evaluation(work: Work) -> Program:
 
     def costs(group: PaddedGraph, genes: jax.Array) -> tuple[jax.Array, jax.Array]:
         decisions = from_genes(jnp.moveaxis(genes, 0, 1), sizes, d)
-        cost = evaluate(group, decisions, DeviceProblem.of(problem), makespan=case.makespan, memory=case.memory)
+        task, wanted = DeviceProblem.of(problem), {"makespan": case.makespan, "memory": case.memory}
+        cost = evaluate(group, decisions, task, **wanted, orders=False, form=form)
         second_unit, byte_unit = group.second_unit[:, None], group.byte_unit[:, None, None]
         return cost.makespan * second_unit, jnp.moveaxis(cost.peak_memory, 0, -1) * byte_unit
 

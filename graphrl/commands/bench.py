@@ -30,7 +30,7 @@ DESCRIPTION = """Measure the throughput of environments, decoders, maps, network
                EGRL
   --decisions  decisions a second of GO's network: a device and a priority for every op of layered graphs, on 8
                devices; up to 1,000 ops also updates of its policy
-  (none)       evaluations a second of the search: decoding and costing of 100 chromosomes, compared with numba code,
+  (none)       evaluations a second of the search: decoding and costing of 100 chromosomes, on CPUs also in pure JAX,
                and BRKGA runs of about 5,000 evaluations, on random graphs of three families on two devices; the
                first lines are of one graph and of a batch of 64"""
 

@@ -29,16 +29,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils
 from numba.core.typing import npydecl
-from numba.extending import intrinsic
 from numba.np import arrayobj
 
 from graphrl.compiled import ENTRIES, config, folder, inlined, integer, is_writable
 
+intrinsic: Any = numba.extending.intrinsic  # its type hints keep the signature, without the typing context
 VERSION = (0, 3)  # of XLA's interface
 
 # Offsets, in words of 8 bytes; `stage`, `dtype` and `type` are int32 with padding.
@@ -97,6 +98,7 @@ def pointer_to(_: Any, address: Any) -> Any:
 
 
 def _cell(builder: Any, address: Any, index: Any, bits: int) -> Any:
+    """Pointer to the integer of that many bits and that index at an address."""
     pointer = builder.inttoptr(address, ir.IntType(bits).as_pointer())
     return builder.gep(pointer, [index])
 
@@ -105,7 +107,7 @@ def _cell(builder: Any, address: Any, index: Any, bits: int) -> Any:
 def load(_: Any, address: Any, index: Any) -> Any:
     """The word of that index at an address."""
     signature = types.int64(types.int64, types.int64)
-    return signature, lambda _, builder, __, values: builder.load(_cell(builder, *values, 64))
+    return signature, lambda _, builder, __, values: builder.load(_cell(builder, values[0], values[1], 64))
 
 
 @intrinsic
@@ -113,7 +115,7 @@ def load_half(_: Any, address: Any, index: Any) -> Any:
     """The int32 of that index at an address."""
 
     def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
-        return builder.sext(builder.load(_cell(builder, *values, 32)), _I64)
+        return builder.sext(builder.load(_cell(builder, values[0], values[1], 32)), _I64)
 
     return types.int64(types.int64, types.int64), generate
 
@@ -123,7 +125,7 @@ def store(_: Any, address: Any, index: Any, value: Any) -> Any:
     """Writes a word."""
 
     def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
-        builder.store(values[2], _cell(builder, *values[:2], 64))
+        builder.store(values[2], _cell(builder, values[0], values[1], 64))
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64, types.int64), generate
@@ -135,7 +137,7 @@ def store_half(_: Any, address: Any, index: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
         value = builder.trunc(values[2], ir.IntType(32))
-        builder.store(value, _cell(builder, *values[:2], 32))
+        builder.store(value, _cell(builder, values[0], values[1], 32))
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64, types.int64), generate
@@ -146,7 +148,7 @@ def fetch_add(_: Any, address: Any, index: Any, value: Any) -> Any:
     """Adds to a word that other threads change too; returns the value before."""
 
     def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
-        return builder.atomic_rmw("add", _cell(builder, *values[:2], 64), values[2], "seq_cst")
+        return builder.atomic_rmw("add", _cell(builder, values[0], values[1], 64), values[2], "seq_cst")
 
     return types.int64(types.int64, types.int64, types.int64), generate
 
@@ -162,9 +164,9 @@ def call_address(_: Any, function: Any, argument: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-aligned_alloc = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))  # alignment, bytes
-free = types.ExternalFunction("free", types.void(types.int64))
-_yield = types.ExternalFunction("sched_yield", types.int32())
+aligned_alloc: Any = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))  # alignment, bytes
+free: Any = types.ExternalFunction("free", types.void(types.int64))
+_yield: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
 @intrinsic
@@ -339,7 +341,7 @@ def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def _capsule(address: int) -> Any:
+def _capsule(address: int | None) -> Any:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     return new(address, None, None)
@@ -377,6 +379,6 @@ def works() -> bool:
         reason = f"the sum of 0 to 9 is {total}"
     if total != 45:
         warnings.warn(
-            f"jaxlib {jax.lib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
+            f"jaxlib {jaxlib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
         )
     return total == 45

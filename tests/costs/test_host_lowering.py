@@ -20,7 +20,7 @@ PROBLEM = DeviceProblem.of(PROBLEMS[6])
 TIMES, GRAPHS, LANES = 3, 4, 5
 
 Costs = Callable[[PaddedGraph, Decisions], DeviceCosts]
-costs: Costs = functools.partial(evaluate, problem=PROBLEM)
+costs = functools.partial(evaluate, problem=PROBLEM)
 
 
 def drawn() -> tuple[PaddedGraph, Decisions, DeviceCosts]:
@@ -78,11 +78,11 @@ def test_it_is_the_same_under_transformations(transformed: Costs) -> None:
 def test_decisions_out_of_range_are_moved_into_it() -> None:
     graphs, decisions, _ = drawn()
     one = jax.tree.map(lambda x: x[0].copy(), decisions)
-    wild = Decisions(one.placement * 7 - 9, one.op_keys * 4 - 2, one.transfer_keys * np.nan)
+    wild = Decisions(one.placement * 7 - 9, one.op_keys * 4 - 2, one.transfer_keys * jnp.nan)
     tame = Decisions(
-        np.clip(wild.placement, 0, PROBLEM.devices - 1),
-        np.clip(wild.op_keys, 0, np.nextafter(np.float32(1), 0)),
-        np.zeros_like(wild.transfer_keys),
+        jnp.clip(wild.placement, 0, PROBLEM.devices - 1),
+        jnp.clip(wild.op_keys, 0, np.nextafter(np.float32(1), 0)),
+        jnp.zeros_like(wild.transfer_keys),
     )
     same(jax.jit(costs)(graphs, wild), jax.jit(costs)(graphs, tame))
 

@@ -1,4 +1,8 @@
-"""The costs of `graphrl.costs` compiled for the host by numba, for searches on CPUs.
+"""The costs of `graphrl.costs` compiled by numba: what jitted programs call on CPUs.
 
-`clocks` has the rules of the transfer models, `decode` decodes whole chromosomes.
+- lowering.py: the custom call as a function of JAX, and the setting that turns it off;
+- call.py: blocks of candidate solutions, shared by XLA's threads;
+- arrays.py: operands and results, and the graph and decisions as a thread reads them;
+- decode.py: orders and times; memory.py: peaks;
+- clocks.py: the rules of the transfer models, which searches and the exact costs use too.
 """
