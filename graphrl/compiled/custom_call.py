@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jaxlib
 import numba.extending
 import numpy as np
 from llvmlite import ir
