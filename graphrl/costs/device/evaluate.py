@@ -121,11 +121,11 @@ _SHORTEST = 2.0**-100  # second units: replaces a makespan of 0
 
 def fitness(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> jax.Array:
     """The value to minimise, in the graph's units: `[g, p]` float32; `ranked` defines it under a memory limit."""
-    return ranked(graph, measured(graph, decisions, problem), problem)
+    return ranked(graph, measured(graph, decisions, problem, orders=False), problem)
 
 
-def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -> DeviceCosts:
-    """The costs that the objective depends on; the others are 0."""
+def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem, *, orders: bool = True) -> DeviceCosts:
+    """The costs that the objective depends on; the others are 0. `orders`: see `evaluate`."""
     makespan = problem.objective == "makespan"
     return evaluate(
         graph,
@@ -133,7 +133,7 @@ def measured(graph: PaddedGraph, decisions: Decisions, problem: DeviceProblem) -
         problem,
         makespan=makespan,
         memory=not makespan or problem.memory_limit is not None,
-        orders=False,
+        orders=orders,
     )
 
 
