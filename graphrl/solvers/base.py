@@ -129,7 +129,7 @@ class Search(Generic[A]):
 
     @contextlib.contextmanager
     def paused_clock(self) -> Iterator[None]:
-        """Context manager that excludes its block's time from the budget: for code that is compiled once per machine."""
+        """Excludes the time of a `with` block from the budget: for code that is compiled once per machine."""
         start = time.perf_counter()
         try:
             yield
@@ -256,7 +256,7 @@ class Task(Search[Plan]):
         )
 
     def order_value(self, peak: float) -> float:
-        """Returns the objective, bytes or seconds, of an order on one device, given its peak without resident weights."""
+        """Returns the objective (bytes or seconds) of a one-device order, given its peak without resident weights."""
         a = self.graph.arrays
         if self.problem.objective == "makespan":
             return float(a.runtime.sum())

@@ -120,7 +120,7 @@ class Portfolio:
             parent.exclude_time(task.excluded_seconds)
 
     def _report(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        """Reports progress of a stage that started after `begin` seconds; `seconds` are its own, without compilation."""
+        """Reports progress of a stage that started after `begin` seconds; its own `seconds` are without compilation."""
         if value <= (self.bound or 0.0) * (1 + ROUNDING) and self._is_optimal(candidate := plan()):
             raise _Optimal(candidate)
         if self._task.progress is not None:
