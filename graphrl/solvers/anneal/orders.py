@@ -108,7 +108,7 @@ class Chain(NamedTuple):
     best: np.ndarray  # [1] float64, its peak in bytes
     rng: np.ndarray  # [1] uint64
     gain: np.ndarray  # [WIDTH + 1] float64, work space: see `_energies`
-    energy: np.ndarray  # [WIDTH] float64, work space: E^4 at each place of the window, less the part that all places share
+    energy: np.ndarray  # [WIDTH] float64, work space: E^4 at each place of the window, less the part shared by all
 
 
 class _Orders(Annealing[tuple[Chain, float]]):

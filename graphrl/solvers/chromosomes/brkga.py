@@ -345,7 +345,7 @@ def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
     ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
 
     def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Numbers the real genes of `count` blocks of `size`; returns the numbers and True for real ones, `[genes, g]`."""
+        """Numbers the real genes of `count` blocks of `size`; returns numbers and True for real ones, `[genes, g]`."""
         block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
         place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
         is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))

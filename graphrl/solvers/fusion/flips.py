@@ -167,7 +167,7 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
 
 @entry
 def _flip_each(k: Kernels, ops: np.ndarray, increase: np.ndarray) -> None:
-    """Writes, for each of the ops `[m]`, by how many seconds all kernels take longer if it is flipped: `increase` `[m]`."""
+    """Writes, for each of the ops `[m]`, the increase in seconds of all kernels if it is flipped: `increase` `[m]`."""
     for i in range(len(ops)):
         increase[i] = flip(k, ops[i])[1]
         undo(k, ops[i])

@@ -46,7 +46,7 @@ def single_reader(problem: FusionProblem) -> Fusion:
 
 
 def xla_like(problem: FusionProblem) -> Fusion:
-    """Inlines as `single_reader`, and ops whose outputs are at least 8 times as large as their inputs, such as a broadcast."""
+    """Inlines as `single_reader`, and also ops whose outputs are at least 8 times their inputs, such as a broadcast."""
     taken = np.append(0, np.cumsum(problem.tensor_bytes[problem.read_tensor]))[problem.read_start]
     grows = problem.output_bytes >= LARGER * np.diff(taken)
     return fuse(problem, (_read_once(problem) | grows).astype(np.int64))
