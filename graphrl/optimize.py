@@ -60,8 +60,7 @@ def optimize(
       transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (no device).
       latency: seconds that a transfer takes in addition to its bytes.
       bandwidth: bytes per second of a transfer, may be infinite.
-      memory_limit: bytes that a device may hold, or None; not with "peak_memory". If no plan within it is found, the
-        result
+      memory_limit: bytes a device may hold, or None; not with "peak_memory". If no plan within it is found, the result
         is the one that exceeds it least: see `Plan.excess`. For "max_load" None is the limit of the model's file.
       resident_weights: whether weights count on the devices of their ops for the whole run.
       cpus: number of devices, the last ones, that are CPUs; only with "max_load". By default that of the model's file,

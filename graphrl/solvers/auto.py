@@ -157,10 +157,7 @@ def _rendezvous_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _link_stages(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
-    """Yields the stages under `link`, where `anneal-schedule` can continue from all plans.
-
-    `grouped` is True if most ops are colocated.
-    """
+    """Yields the stages under `link`, where `anneal-schedule` can continue from all plans; `grouped`: `_is_grouped`."""
 
     def is_tried(plans: list[Plan]) -> bool:  # `anneal-ops` ignores memory
         return not grouped or plans[0].excess > 0
@@ -195,9 +192,9 @@ def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 
 def initial_portfolio(task: Task) -> Portfolio:
-    """Builds the portfolio with the plans that need no search. Its clock restarts after the first of them and the
-    bound,
-    which take seconds on thousands of ops: otherwise a short budget would end without any search.
+    """Builds the portfolio of the plans that need no search. Its clock restarts after the first of them and the bound,
+    as
+    they take seconds on thousands of ops: otherwise a short budget would end without any search.
 
     Raises:
       ProblemError: the objective is the largest load, and an op can run nowhere.

@@ -26,8 +26,7 @@ class Flow:
       inputs: for each op, the tensors that it reads.
       reads, writes: for each op, the buffers that it reads, and those that it allocates.
       of: for each tensor, its buffer.
-      users: for each buffer, the ops that read it.
-      size: for each buffer, its bytes.
+      users, size: for each buffer, the ops that read it, and its bytes.
       pinned: for each buffer, True if it is never freed.
       reuses: for each buffer that may take over another one, that other buffer.
       evaluations: number of orders whose peak was computed.

@@ -135,10 +135,7 @@ def solver(
     digest: Callable[..., str] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
-    """Returns a decorator that registers a function of a task and keyword-only options as a `Solver`.
-
-    The arguments are the solver's attributes.
-    """
+    """Returns a decorator that registers a function of a task and options as a `Solver` with these attributes."""
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
         registered = Solver(

@@ -55,10 +55,7 @@ def from_genes(genes: jax.Array, sizes: Sizes, devices: int) -> Decisions:
 
 
 def to_genes(decisions: Decisions, devices: int) -> jax.Array:
-    """Encodes decisions as chromosomes `[k, g, p]` float32, such that `from_genes` decodes them to the same decisions.
-
-    The chosen device gets affinity 0.75, the others 0.25.
-    """
+    """Returns genes `[k, g, p]` float32 that decode to the decisions: affinity 0.75 of the chosen device, else 0.25."""
     chosen = decisions.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
     affinities = jnp.where(chosen, jnp.float32(0.75), jnp.float32(0.25))
     parts = (affinities, decisions.op_keys, decisions.transfer_keys)

@@ -1,9 +1,9 @@
 """Decoding of keys into orders and times: a topological sort of ops and transfers by priority, a lane per candidate.
 
 This is the form for CPUs; `decode_dense.py` is the form for GPUs, and both give the same order. A step pops the best
-ready node of every lane, or continues with the rows (pieces of the successor list, see graphs/padding.py) of the node
-that it popped before. It relaxes one row: the listed ops wait for one input less. All lanes
-advance together, so every operation is a vector operation across lanes:
+ready node of every lane, or continues with the rows (graphs/padding.py) of the node that it popped before; it relaxes
+one row: its ops wait for one input less. All lanes advance together, so every operation is a vector operation across
+lanes:
 
 - the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
 - a slot whose op waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key;

@@ -1,5 +1,4 @@
-"""Decoding of keys into orders in the form for GPUs and TPUs: the same orders as `decode.py`, in few and large
-operations.
+"""Decoding of keys into orders, for GPUs and TPUs: the same orders as `decode.py`, in few and large operations.
 
 A step pops the best ready node of every lane and updates all slots of the lane together. One row of a matrix contains
 the releases of the popped node. Subtracting it, testing which slots are ready and taking the largest key are one pass

@@ -23,10 +23,7 @@ IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Packed keys of all nodes, and the transfers that the placements need.
-
-    Shapes: see graphs/padding.py; lanes are the two axes `[g, p]`, or flattened, L = g * p.
-    """
+    """Packed keys and needed transfers; shapes as in graphs/padding.py, lanes `[g, p]` or flattened, L = g * p."""
 
     placement: jax.Array  # [n, g, p] int32
     source: jax.Array  # [t, g, p] int32, device of each tensor's producer

@@ -135,9 +135,9 @@ class Moves(NamedTuple):
 
 
 def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> Moves:
-    """Computes the loads after every possible move of one group: O((n + e + t) d).
+    """Computes the loads after each possible move of one group, from loads `[d]`, in O((n + e + t) d).
 
-    The placement `[n] int32`, of loads `[d]`, must keep groups together.
+    The placement `[n] int32` must keep groups together.
     """
     p, (devices,), leader = pipeline, pipeline.kinds.shape, pipeline.leader
     seconds = jnp.where(jnp.isfinite(p.runtime), p.runtime, 0.0)

@@ -17,8 +17,6 @@ from graphrl.units import format_bytes
 class MapProblem:
     """A graph of n ops on a chip of M memories: t outputs (aliases left out), e pairs of a reader and a source step.
 
-    Step i is the i-th op in the order.
-
     Raises:
       PlanError: `order` is no topological order of this graph.
       ProblemError: memory 0 cannot hold everything.
@@ -26,7 +24,7 @@ class MapProblem:
 
     graph: ComputationGraph
     chip: MemoryChip
-    order: np.ndarray  # [n] int64, the op of each step
+    order: np.ndarray  # [n] int64, the op of each step: steps are places in this order
     compute: np.ndarray  # [n] float64, seconds of operations, launch left out
     weight_bytes: np.ndarray  # [n] int64
     weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 without weights

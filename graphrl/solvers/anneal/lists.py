@@ -238,8 +238,7 @@ def _swap(s: Lists, one: int, other: int) -> None:
 
 @part
 def _schedule(s: Lists, bound: float, limit: float) -> float:
-    """Schedules the list, and keeps it if its makespan is the least so far. Returns its energy, or a value above the
-    limit.
+    """Computes the energy of the list, or a value above the limit; keeps the list if its makespan is the least so far.
 
     The energy is the device seconds beyond the bound: those that devices wait before it, less the wait that it allows.
     """

@@ -35,9 +35,7 @@ ROUNDING = 1e-12  # relative, of sums that are added in another order
 
 
 class Chain(NamedTuple):
-    """A placement of b groups on d devices, its costs, and the chain's best placement. A net is a tensor that several
-    groups read or write (`loads.groups.Groups`).
-    """
+    """A placement of b groups on d devices, its costs, and the chain's best placement; nets as in `groups.Groups`."""
 
     runtime: np.ndarray  # [b, 2] float64, inf where it cannot run
     weight: np.ndarray  # [b] float64, bytes
@@ -191,9 +189,8 @@ def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
 
 @entry
 def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
-    """Tries to move groups to other devices, one change of `changes` `[k, 2]` int64 (group, device) after the other.
-    Keeps a change if it lowers the energy (`energy_of`) and raises neither the largest load nor the excess. Without
-    changes it only computes the costs of the placement.
+    """Tries to move groups to other devices, by `changes` `[k, 2]` int64. Keeps a change if it lowers the energy
+    (`energy_of`) and raises neither the largest load nor the excess. Without changes it only costs the placement.
 
     `energies` `[b, d]`, if it has rows, is filled with the energy after each single move of a group; inf where the
     group cannot run. Afterwards `c.rank` has the costs.

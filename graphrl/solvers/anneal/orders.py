@@ -1,10 +1,9 @@
 """Method "anneal": simulated annealing over the topological orders of one device.
 
 Chains at a ladder of temperatures run in parallel on all cores, and the best order that they find within the budget is
-the answer. The moves of a chain stay in one window for a while: WIDTH neighbouring places (positions) of the order. A
-move takes one of its ops and puts it at one of all places of the window between its last predecessor and its first
-successor. With A and B the memory while another op runs, if the moved op comes after or before it, the energy at place
-g is
+the answer. The moves of a chain stay in one window for a while: WIDTH neighbouring places of the order. A move takes
+one of its ops and puts it at one of all places of the window between its last predecessor and its first successor. With
+A and B the memory while another op runs, if the moved op comes after or before it, the energy at place g is
 
     E(g)^4 = sum over other ops r before g of f(A_r) + sum over those from g on of f(B_r) + f(at the op itself)
 
@@ -245,9 +244,7 @@ class Profile:
         self._freed = buffers.size[freed]
 
     def __call__(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the bytes `[n]` while the op at each place of an order `[n]` runs, and the bytes `[n + 1]` live
-        before it and at the end.
-        """
+        """Returns bytes by place in an order `[n]`: `[n]` during its op, `[n + 1]` live before it and at the end."""
         n = len(order)
         place = np.empty(n, np.int64)
         place[order] = np.arange(n)

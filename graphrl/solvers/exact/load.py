@@ -13,7 +13,7 @@ from graphrl.solvers.loads.groups import Groups, placed_order
 
 
 def load_quanta(groups: Groups) -> Quanta:
-    """Returns, as quanta, run times of groups on both kinds of devices, 0 where they cannot run, then the nets' times."""
+    """Converts the groups' run times on both kinds of devices (0 where they cannot run), then the nets', to quanta."""
     runtime = np.where(np.isfinite(groups.runtime), groups.runtime, 0.0)
     return Quanta.of([*runtime.ravel().tolist(), *groups.seconds.tolist()])
 
@@ -21,8 +21,7 @@ def load_quanta(groups: Groups) -> Quanta:
 def load_model(
     graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray, quanta: Quanta, low: int
 ) -> Built:
-    """Builds the model that minimises the largest load, of at least `low` quanta, given each group's known device
-    `[b]`.
+    """Builds the model of the largest load, of at least `low` quanta, from a known device of each group, `[b]`.
 
     An accelerator keeps within its limit, or within the most bytes of one in the known placement if that is more.
     """
@@ -38,7 +37,7 @@ def load_model(
 
 
 def memory_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
-    """Builds the model that minimises the bytes of the fullest accelerator, down to the limit; `device` `[b]` is known."""
+    """Builds the model of the fullest accelerator's bytes, down to the limit, from the groups' known devices `[b]`."""
     model = Model()
     on, device = _places(model, groups, device)
     unit = byte_unit(groups.weight.tolist())

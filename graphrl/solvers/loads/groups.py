@@ -1,9 +1,8 @@
 """Groups of ops that share a device, and blocks of groups: the units of placements for `max_load`.
 
 `Groups` joins colocated ops. `Blocks` are the units of contiguous splits (Tarnawski et al. 2020, section 5 and their
-code). A split is contiguous if its devices can be numbered so that no forward op must run before one of an earlier
-device.
-Ops that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
+code). A split is contiguous if its devices can be numbered so that no forward op precedes one of an earlier device. Ops
+that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
 after colocated ops are merged.
 
 Backward ops follow the forward ops that they are colocated with. Without forward ops, the reversed edges between

@@ -52,8 +52,7 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
     splits. An evaluation is a plan that was costed.
 
     Args:
-      ideals: maximum number of ideals (prefixes of the graph), above which only the splits of those orders are
-        searched.
+      ideals: largest number of ideals (prefixes of the graph): with more, only splits of those orders are searched.
       hint: a plan whose load the stages must beat: the answer is the better one.
 
     Raises:

@@ -123,9 +123,8 @@ class _ReadyQueue:
 
 
 def xla_list(flow: Flow) -> list[int]:
-    """Orders ops greedily: next is the ready op of highest (bytes freed - bytes defined, users); of equals, the one
-    that entered the queue last (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken).
-    Scalars go first.
+    """Greedy order: next is the ready op of highest (bytes freed - bytes defined, users); of equals, the last to enter
+    the queue (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken). Scalars go first.
 
     An op whose priority rises re-enters the queue.
     """

@@ -96,8 +96,7 @@ def _is_timed(problem: Problem) -> bool:
 
 
 def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """Returns a plan in an eighth to a quarter of `schedule`'s time: placement `[n] int64`, order `[m] int64` of node
-    ids.
+    """Makes a plan in an eighth to a quarter of `schedule`'s time: placement `[n] int64`, order `[m] int64` of nodes.
 
     Makespan: by the rule that is best most often under the transfer model: under `rendezvous` ops without transfers
     first, with a price on being busy and on the time of others; else highest level first where it ends first (within

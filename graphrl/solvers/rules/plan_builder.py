@@ -270,8 +270,7 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
     """Tries or makes the transfers that an op, whose inputs are sorted, still needs on a device.
 
     Args:
-      count: number of nodes so far, after which the transfers are written, with their bytes and arrivals; NONE is a
-        trial.
+      count: number of nodes, after which the transfers are written, with their bytes and arrivals; NONE is a trial.
 
     Returns:
       Start of the op, seconds; the seconds by which the clocks of other devices advance (rendezvous: they send); and

@@ -1,9 +1,8 @@
 """Method "multilevel": annealing of large graphs in levels, from a coarse graph to the whole one (Walshaw 2004).
 
-A level is one of these graphs. The ops of a coarse graph are segments of one topological order of the graph's ops.
-Annealing starts with the coarsest graph, and each larger one starts from the schedule of the last, as in graph
-partitioning. The whole graph starts from the best plan so far, which on graphs without chains is often the search's
-first plan.
+The ops of a coarse graph are segments of one topological order of the graph's ops. Annealing starts with the coarsest
+graph, and each larger one starts from the schedule of the last, as in graph partitioning. The whole graph starts from
+the best plan so far, which on graphs without chains is often the search's first plan.
 
 Segments of an order can run one after the other, whatever they contain, so that coarse graphs have no cycle. Segments
 grow in rounds. Each round joins pairs of neighbours, first those with most seconds of transfers between them
@@ -229,7 +228,7 @@ class _Search:
 
 
 class _Level(NamedTuple):
-    """One graph, and the segments that form the next smaller one."""
+    """A graph between the coarsest and the whole one, and the segments that form the next smaller one."""
 
     graph: ComputationGraph
     order: np.ndarray  # [n] ops

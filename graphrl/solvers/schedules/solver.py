@@ -66,8 +66,7 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
       chains: number of chains; 0 is two if only evaluations are limited, else one per core.
       hot, cold: first and last temperature: a rise of the makespan by that share is accepted with probability 1/e. The
         first is for 100 moves per op, both are for 8,000 ops or more: see `temperature`. A first temperature of 0
-          selects
-        the default: 0.00015 under rendezvous and for peak memory, else 0.00001.
+        selects the default: 0.00015 under rendezvous and for peak memory, else 0.00001.
       hint: a plan to start from in place of list scheduling; it is not costed again.
 
     Raises:

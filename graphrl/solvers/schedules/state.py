@@ -1,15 +1,13 @@
 """State of a search over schedules: an order, a placement and send times, with their clocks, as flat arrays.
 
-A *schedule* is a topological order of ops, a placement, and a send time for each copy. An op's place is its index in
-the order. A copy is the pair (tensor t, device b) of index t * devices + b. It is sent *early*, as soon as its tensor
+A *schedule* is a topological order of ops (the index of an op is its *place*), a placement, and a send time for each
+copy. A copy is the pair (tensor t, device b) of index t * devices + b. It is sent *early*, as soon as its tensor
 exists, or late, right before the first op that needs it. Early copies of an op directly follow it, in the order of
 tensors and devices; late ones precede their first reader, in the order of its inputs. So a schedule is an order of ops
-and transfers as `costs` define it, whatever the placement, and a copy that a move makes necessary already has its
-place.
+and transfers as `costs` define it, whatever the placement; a copy that a move makes necessary already has its place.
 
-The first reader of a copy is the first op on its device that reads the tensor; it is kept up to date as ops move. A
-copy is needed on every device but the producer's that reads the tensor. Each op links the copies of which it is the
-first reader, in ascending order.
+A copy is needed on every device but the producer's that reads the tensor. Its first reader there is kept up to date as
+ops move. Each op links the copies of which it is the first reader, in ascending order.
 
 The state is a named tuple of a few arrays of records, which numba compiles once for all sizes. Compile time grows with
 the number of array arguments, and with the integer types of the calls, so integers that are passed on are of 64 bits.

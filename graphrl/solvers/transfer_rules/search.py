@@ -93,9 +93,8 @@ def makespan(plan: OpPlan) -> float:
 
 @entry
 def neighbour_makespans(plan: OpPlan, moved: np.ndarray, makespans: np.ndarray) -> None:
-    """Writes the makespan of the plan, in seconds, with each op and its group on each device: `makespans` `[n, d]`.
-
-    It is infinite if longer than the plan's, and the plan's own on the op's device.
+    """Writes for every op and device `[n, d]` the makespan of the plan with that op, and its group, on that device, in
+    seconds. It is infinite if longer than the plan's, and the plan's own on the op's device.
 
     Args:
       moved: `[n]` int64, overwritten.

@@ -4,10 +4,9 @@
 - `initial`, `ready`, `expand`: states and the steps between them.
 - `keys_of_word`, `keys_of`: the ranks of candidates.
 
-Letters used in shapes here and in the package: n ops and b buffers, both padded to whole words of 32 bits; w words of
-ops, x words of buffers; k states; m candidates; p, q planes of counters. A set of ops (or of buffers) is `[w]` uint32:
-op i is bit i % 32 of word i / 32. **Planes** are counters cut into bits: bit i of plane j is bit j of the counter of op
-i.
+Letters used in shapes here and in the package: n ops and b buffers, both padded to whole words of 32; w words of ops, x
+words of buffers; k states; m candidates; p, q planes of counters. A set of ops (or of buffers) is `[w]` uint32: op i is
+bit i % 32 of word i / 32. **Planes** are counters cut into bits: bit i of plane j is bit j of the counter of op i.
 
 Ops are renumbered so that those that can run at about the same time are neighbours. Then the ops that are ready in any
 state of a beam fill few words.
@@ -141,8 +140,7 @@ def model(flow: Flow, seed: int) -> Model:
 
 
 def _step_range(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and last step at which each op can run: the number of its ancestors, and that of all ops but
-    its
+    """Returns the range of steps at which each op can run: the number of its ancestors, and that of all ops but its
     descendants: two `[n]` int64.
     """
     above, below = reached(flow.topological, flow.predecessors), reached(flow.topological[::-1], flow.successors)
@@ -172,10 +170,7 @@ def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
 
 
 def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list[Slots]]:
-    """Returns, for each op, the buffers that it may free and those that an output of it may take over, each with units.
-
-    These are the units of the freed buffer, and of the output.
-    """
+    """Returns, by op, (buffer, units) of the buffers that it may free, and of those that its outputs may take over."""
     column = {buffer: i for i, buffer in enumerate(buffers)}
     reads = [[(column[b], flow.size[b] // unit) for b in reads if b in column] for reads in flow.reads]
     taken: list[dict[int, int]] = [{} for _ in flow.reads]

@@ -87,7 +87,7 @@ def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: 
 
 @jax.jit
 def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
-    """Returns the ops of the best state in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak,
+    """Returns the best state's ops in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak in
     units.
 
     The best state has the least peak and, of equal ones, the least live memory.
