@@ -147,11 +147,7 @@ def start_clocks(devices: int, lanes: int) -> Clocks:
 
 
 def advance(transfer: Transfer, clocks: Clocks, node: Node) -> tuple[Clocks, jax.Array]:
-    """Runs one node in every lane.
-
-    Returns:
-      The clocks after the node, and the node's end `[L]`.
-    """
+    """Runs one node in every lane. Returns the clocks after it, and its end `[L]`."""
     device = jnp.arange(clocks.device.shape[0], dtype=jnp.int32)[:, None]
     at_source, is_op, is_transfer = device == node.source[None], node.is_op[None], node.is_transfer[None]
     free = by_device(clocks.device, node.source)

@@ -114,11 +114,7 @@ def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
 
 
 def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the bits that a node's index takes in a packed key, and their mask. Padding does not change them.
-
-    Returns:
-      Two `[g] int32`.
-    """
+    """Returns the bits of a node's index in a packed key, and their mask, `[g] int32` each; independent of padding."""
     nodes = graph.num_ops + graph.num_tensors * (devices - 1)
     bits = jnp.maximum(1, 32 - jax.lax.clz(jnp.maximum(nodes - 1, 0))).astype(jnp.int32)
     return bits, jnp.left_shift(jnp.int32(1), bits) - 1

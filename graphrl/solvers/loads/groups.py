@@ -107,9 +107,7 @@ def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[t
 
 
 def placed_order(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> PlacedOrder:
-    """Completes a placement `[n]` to a plan: ops run in topological order, and every transfer right before its first
-    reader.
-    """
+    """Completes a placement `[n]`: ops in topological order, every transfer right before its first reader."""
     routes, rank = Routes(graph, problem, placement), graph.arrays.rank
     first = np.full(len(routes.transfers), len(rank))
     slot = routes.use_instance - routes.num_tensors

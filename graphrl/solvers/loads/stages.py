@@ -247,9 +247,7 @@ class _Search:
         return self._task.as_answer(self._best, self._evaluations)
 
     def run(self, ideals: Ideals) -> None:
-        """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time
-        ends.
-        """
+        """Searches a lattice for its best split; keeps it if it beats the best so far. No result if time ends."""
         groups = self.blocks.groups
         assert self._best is not None
         upper = self._best.value * (1 + 1e-12) if self._best.excess == 0 else math.inf

@@ -76,9 +76,7 @@ def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | Non
 
 
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
-    """Returns the part of each of m consecutive pieces of work, cut where the work so far passes a further equal part:
-    `[m]` int64.
-    """
+    """Returns the part of each piece of work `[m]`, cut where the work so far passes the next equal part: int64."""
     middle = np.cumsum(work) - work / 2
     return np.minimum((middle * parts / max(float(work.sum()), 1e-300)).astype(np.int64), parts - 1)
 

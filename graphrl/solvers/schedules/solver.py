@@ -172,9 +172,7 @@ def min_temperature(problem: Problem, plan: PlacedOrder) -> float:
 
 
 def uses_one_device(problem: Problem, plan: PlacedOrder) -> bool:
-    """True if a plan for the makespan uses only one of several devices, as list schedules do where transfers cost more
-    than they gain.
-    """
+    """True if a makespan plan uses one of several devices, as list schedules do where transfers cost too much."""
     return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 

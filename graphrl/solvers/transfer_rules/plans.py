@@ -174,8 +174,7 @@ def _rendezvous(plan: OpPlan, v: int) -> float:
 
 @part
 def _arrival(plan: OpPlan, v: int) -> float:
-    """Returns the arrival of the last of an op's inputs from other devices, seconds. Inputs that it needs first are
-    sent
+    """Returns the arrival of the last of an op's inputs from other devices, seconds. Inputs not sent before are sent
     now: under `link` after the earlier sends of their writer's device, the first written first.
     """
     ops, tensors, rows, links, copies = plan.ops, plan.tensors, plan.rows, plan.links, plan.copies

@@ -120,9 +120,7 @@ class BeamSearch:
         return done, int(beam.states.size), ops.tolist(), int(peak)
 
     def _value(self) -> float:
-        """Returns the objective of the best order so far; before the first one, of the best state after the greedy rule
-        completed it.
-        """
+        """Returns the objective of the best order so far, else of the best state completed by the greedy rule."""
         partial = self._partial if not self.best else None
         peak = self.best_peak if partial is None else self.flow.peak(greedy(self.flow, partial))
         return self.task.order_value(peak)
