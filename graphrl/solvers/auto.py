@@ -1,4 +1,4 @@
-"""The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
+"""The default method, "auto": the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First the plans that need no search (`candidates`); for the largest load equal stages. Then, until a plan reaches the
 bound or the budget is spent, the stages of the problem in sequence (`stages`; `portfolio.py` runs them).
@@ -268,7 +268,7 @@ def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Sol
 
 
 def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> float:
-    """Returns CP-SAT's share of the time, 0 where it gains nothing; it places ops one by one."""
+    """Returns CP-SAT's share of the time; 0 where it gains nothing or cannot keep colocated ops together."""
     ops = len(graph.ops)
     if problem.objective == "peak_memory":
         share = 0.5 if ops <= PEAK_OPS else 0.0
@@ -306,7 +306,7 @@ def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
 
 
 def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
-    """Returns options of `anneal-ops`: the best plan of its kind, or None, and all plans to choose from."""
+    """Returns options of `anneal-ops`: the best plan with transfers by the rule, if any, and all plans as starts."""
     return {"hint": next((plan for plan in plans if plan.method in RULE_METHODS), None), "starts": plans}
 
 

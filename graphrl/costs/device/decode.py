@@ -73,7 +73,7 @@ def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
     r = sizes.rows
 
     def by_row(values: jax.Array, idle: int | bool) -> jax.Array:
-        """`[g, r, ...]` to `[g * (r + 1), ...]`: an idle row is appended to each graph's rows."""
+        """Appends an idle row to each graph's rows: `[g, r, ...]` becomes `[g * (r + 1), ...]`."""
         padding = jnp.full((g, 1, *values.shape[2:]), idle, values.dtype)
         return jnp.concatenate([values, padding], 1).reshape(g * (r + 1), *values.shape[2:])
 

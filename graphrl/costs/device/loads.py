@@ -53,7 +53,7 @@ class Loads(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Devices on which tensors are written and read under a placement."""
+    """Devices that write and read each tensor, under a placement."""
 
     home: jax.Array  # [t] int32, the device of the producer; d for padding
     readers: jax.Array  # [t, d] int32, number of groups there that read it

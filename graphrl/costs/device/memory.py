@@ -206,12 +206,12 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
 
 
 class _Shares(NamedTuple):
-    """The shares of every graph; padding has tensor t and instance d * t, which mean none."""
+    """All shares of every graph (x uses the buffer of y, see the module); padding has tensor t and instance d * t."""
 
     tensor: jax.Array  # [g, s] int32, x
     reuses: jax.Array  # [s, g, 1] bool
-    place: jax.Array  # [s, g, p] int32, of x's producer
-    instance: jax.Array  # [s, g, p] int32, of y on x's device
+    place: jax.Array  # [s, g, p] int32, place of x's producer in the order
+    instance: jax.Array  # [s, g, p] int32, instance of y on x's device
     parent: jax.Array  # [s, g, p] int32, the share that makes y an alias on this device; s if y is no alias
     external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 

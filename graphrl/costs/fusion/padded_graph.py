@@ -74,7 +74,7 @@ def _is_lost(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, 
 
 
 class PaddedKernels(NamedTuple):
-    """The kernels of a graph, in the order of their roots."""
+    """The kernels of a graph as a padded graph, in the order of their roots."""
 
     graph: PaddedGraph
     root: jax.Array  # [n] int32, op of the graph of single ops; n for padding

@@ -235,7 +235,7 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
     level = jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]  # memories whose room counts
 
     def highest(requested: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
-        """The fastest memory, from the requested one down, that has room for the pages."""
+        """Returns the fastest memory, from the requested one down, that has room for the pages."""
         return jnp.where((level <= requested[None]) & (pages <= room), level, 0).max(0, initial=0)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, jax.Array]:

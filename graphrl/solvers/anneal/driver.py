@@ -103,7 +103,7 @@ class Annealing(abc.ABC, Generic[C]):
         raise NotImplementedError
 
     def after(self, share: float) -> None:
-        """Called after each piece, with the share of the run that is over."""
+        """Does work between two pieces; `share` is the share of the run that is over. Does nothing by default."""
 
     def done(self) -> bool:
         """True if nothing is left to gain."""

@@ -141,7 +141,7 @@ class _Lists(Annealing[Lists]):
         return self._task.plan(*decisions, evaluations=self.evaluations, bound=self._bound)
 
     def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
-        """Evaluates lists between two shares of a round."""
+        """Evaluates lists, at the temperatures between two shares of a round."""
         hot, cold = (temperature_at(self._hot, self._cold, share) for share in (begin, end))
         return anneal(chain, steps, hot, cold, self._bound)
 

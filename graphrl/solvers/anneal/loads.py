@@ -118,7 +118,7 @@ class _Loads(Annealing[Chain]):
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes moves between two shares of the budget, in the round of the first share."""
+        """Makes moves, at the temperatures between two shares of the budget, in the round of the first share."""
         part = self._rounds * begin % 1.0
         shares = part, min(1.0, part + self._rounds * (end - begin))
         anneal(chain, steps, *(temperature_at(self._hot, self._cold, share) for share in shares))
@@ -300,7 +300,7 @@ def largest_excess(c: Chain) -> float:
 
 @part
 def energy_of(c: Chain, largest: float, excess: float) -> float:
-    """Returns the energy in seconds: the largest load, a norm of all loads, and a penalty."""
+    """Returns the energy in seconds: the largest load, a norm of all loads, and a penalty for the excess."""
     norm = 0.0
     for device in range(len(c.load)):
         ratio = c.load[device] / largest if largest > 0 else 0.0

@@ -168,7 +168,7 @@ class MoveGraph(NamedTuple):
 
 
 class MoveBuffers:
-    """The buffers whose bytes moves count.
+    """Buffers of a graph, as the moves count them.
 
     Attributes:
       writer: `[b]` the op that writes each buffer.
@@ -395,8 +395,7 @@ def _keep_best(c: Chain) -> None:
 @part
 def _energies(c: Chain, w: MoveGraph, x: int, low: int, high: int, floor: float, inverse: float) -> None:
     """Computes the energies of op x at places `low` to `high`, and the gains: by how much the memory at the place of
-    another op, from `low` to `high` + 1, is larger if x ran before it. A gain is x's outputs, less the inputs that it
-    freed.
+    another op, from `low` to `high` + 1, is larger if x ran before it (x's outputs, less the inputs that it freed).
     """
     ops, buffers, rows, place, during, before = w.ops, w.buffers, w.rows, c.place, c.during, c.before
     gain, energy = c.gain, c.energy

@@ -150,7 +150,7 @@ _evolve = jax.jit(brkga.evolve, static_argnames=("parameters",), donate_argnames
 
 @solver("brkga", "biased random-key genetic algorithm, from random chromosomes (REGAL's baseline)")
 def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """REGAL's "BRKGA XK" is this method with X thousand evaluations.
+    """Runs BRKGA from random chromosomes. REGAL's "BRKGA XK" is this method with X thousand evaluations.
 
     Args:
       population, elites, mutants, bias: see `brkga.Parameters`.
@@ -163,7 +163,7 @@ def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int =
 
 @solver("brkga+", "brkga with list scheduling and the given order in its first population", prepare=prepare)
 def solve_warm(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """BRKGA with a warm start; arguments and errors as in `solve`."""
+    """Runs BRKGA with a warm start; arguments and errors as in `solve`."""
     parameters = brkga.Parameters(population, elites, mutants, bias)
     return evolve(task, parameters, [schedule(task.graph, task.problem), given_order(task.graph, task.problem)])
 
@@ -289,7 +289,7 @@ class Grid:
 
 @solver("brkga-tuned", "brkga with sizes, bias and a Beta distribution tuned on training graphs (REGAL's baseline)")
 def solve_tuned(task: Task) -> Plan:
-    """BRKGA with the stored setting of the problem's objective."""
+    """Runs BRKGA with the stored setting for the problem's objective."""
     best = stored_setting(task.problem.objective)
     return evolve(
         task,

@@ -1,4 +1,5 @@
-"""OR-Tools behind one interface: a CP-SAT model with a full hint, and a search with callbacks that can be stopped.
+"""OR-Tools behind one interface: a CP-SAT model with a known plan as hint, and a search with callbacks that can be
+stopped.
 
 CP-SAT takes integers only: `Quanta` converts seconds, rounded down, and `byte_unit` is the unit of bytes.
 """

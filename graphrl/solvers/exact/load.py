@@ -1,4 +1,4 @@
-"""Model of the largest load: a literal for each group and device, and one for each net and accelerator that pays."""
+"""Model of the largest load: a literal for each group and device, and for each net and accelerator that moves it."""
 
 from collections.abc import Sequence
 

@@ -120,7 +120,7 @@ def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
 
 
 def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
-    """Returns the conditions under which two nodes share a device or a link: any of these lists of literals."""
+    """Returns the conditions under which two nodes share a device or link: all literals of any one list are true."""
     where, n = clock.where, clock.where.num_ops
     if second < n:
         return [[where.same(first, second)]]

@@ -59,7 +59,7 @@ def peak_model(
 
 
 class Memory:
-    """Every device's memory along an axis, in units of bytes.
+    """Memory of every device along an axis (see `model.py`), in units of bytes.
 
     Args:
       axis: starts of nodes, of at least length 1 each, alone on the devices that they concern.

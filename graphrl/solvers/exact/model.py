@@ -301,7 +301,7 @@ class Built(NamedTuple):
 
 
 def build_model(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
-    """Returns the model whose plans are read from the placement of ops and the starts of nodes along `axis`."""
+    """Completes a model: its plans are read from the placement of ops and the starts of nodes along `axis`."""
     n, nodes = axis.where.num_ops, list(axis.start)
     devices = [sum(device * here for device, here in enumerate(on)) for on in axis.where.on]
 

@@ -37,7 +37,7 @@ PEAK_PROBLEM: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None
     prepare=prepare,
 )
 def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None = None) -> Plan:
-    """Never returns worse plans than list scheduling (`max_load`: equal stages) and the hint, with a proved bound.
+    """Finds a plan with a proved bound, never worse than list scheduling (`max_load`: equal stages) or the hint.
 
     It ends when the best plan is proved optimal, or at the budget's seconds (60 if it has evaluations alone). An
     evaluation is a plan that was costed: those that it starts from, and every better one that CP-SAT finds.

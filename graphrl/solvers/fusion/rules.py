@@ -84,7 +84,7 @@ RULES: dict[str, Callable[[FusionProblem], Fusion]] = {
 
 
 def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
-    """Makes the fusion of a rule.
+    """Returns the fusion that the named rule makes.
 
     Raises:
       ProblemError: no rule has this name; the message lists them.
@@ -150,7 +150,7 @@ def largest_kernel(fusion: Fusion) -> int:
 
 
 class _Plans:
-    """The plans so far, and the rest of the budget."""
+    """Plans fusions for one budget: the plans so far, and what is left of the budget."""
 
     def __init__(
         self, problem: Problem, budget: Budget, solver: Solver[Any], seed: int, progress: Progress | None

@@ -32,7 +32,7 @@ STEP_SECONDS = 0.05  # approximate time between two checks of the clock
 
 @functools.cache
 def prepare() -> None:
-    """Compiles the program, or loads it, once per process."""
+    """Compiles the dynamic program, or loads it, once per process."""
     graph = ComputationGraph("one", (Op("a"),))
     groups = Groups.of_ops(graph, Problem("max_load"))
     with announced(fill, "stage-dp", seconds=4):
@@ -189,7 +189,7 @@ class Ideals(NamedTuple):
 
 
 def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Program:
-    """Builds the arrays for groups and their ideals, the table empty but for ideal 0."""
+    """Builds the `Program` for groups and their ideals; its table is empty except for ideal 0."""
     count, accelerators = len(ideals.start) - 1, groups.accelerators
     blocks, cpus = len(groups.weight), len(groups.kinds) - accelerators
     incidence = groups.incidence()

@@ -125,7 +125,7 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
 
     Args:
       hot, cold: first and last temperature: a rise of the latency by that share of the first one is accepted with
-        chance 1/e.
+        probability 1/e.
 
     Raises:
       ProblemError: an option is out of range.
@@ -150,7 +150,7 @@ class _Maps(Annealing[Chain]):
         self.budget, self._first, self._hot, self._cold = budget, task.latency, hot, cold
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Evaluates maps between two shares of the budget."""
+        """Evaluates maps, at the temperatures between two shares of the budget."""
         hot, cold = (self._first * temperature_at(self._hot, self._cold, share) for share in (begin, end))
         _run(self._task, chain, steps, hot, cold)
         return steps

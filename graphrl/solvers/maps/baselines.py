@@ -85,7 +85,7 @@ _BATCH = 256
 
 @map_solver("random", "uniformly random maps, made valid by the compiler")
 def solve_random(task: MapTask) -> MemoryMap:
-    """Evaluates random maps until the budget is spent."""
+    """Evaluates random maps until the budget is spent; returns the best one."""
     rng = np.random.default_rng(task.seed)
     while not task.spent():
         task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
@@ -94,14 +94,14 @@ def solve_random(task: MapTask) -> MemoryMap:
 
 @map_solver("all-slowest", "everything in the largest, slowest memory")
 def solve_slowest(task: MapTask) -> MemoryMap:
-    """Evaluates one map, whatever the budget."""
+    """Returns the map with everything in the slowest memory: one evaluation, whatever the budget."""
     task.evaluate(np.zeros_like(task.fastest)[None])
     return task.answer(task.best_map())
 
 
 @map_solver("compiler", "first come, first served: the fastest memory that has room, in program order")
 def solve_compiler(task: MapTask) -> MemoryMap:
-    """Evaluates one map, whatever the budget."""
+    """Returns the compiler's own map: one evaluation, whatever the budget."""
     task.evaluate(task.fastest[None])
     return task.answer(task.best_map())
 

@@ -79,7 +79,7 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
 
 
 class _Frame(NamedTuple):
-    """A set of ops that the current branch has reached."""
+    """A set of ops that the current branch of the search has run."""
 
     op: int  # the op that ran last, -1 if the set is empty
     done: int  # the set, as bits

@@ -182,7 +182,7 @@ def xla_depth_first(flow: Flow) -> list[int]:
 
 
 def xla_best(flow: Flow) -> list[int]:
-    """Returns the order of least peak among list, depth first and post-order."""
+    """Returns the order of least peak among those of XLA's list, depth first and post-order."""
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
@@ -208,7 +208,7 @@ class _PrefixMin:
             least[node] = min(least[2 * node], least[2 * node + 1])
 
     def least(self, places: int) -> int:
-        """Returns the least value at the first `places` places."""
+        """Returns the least of the values at the first `places` places."""
         lowest, low, high = EMPTY, self._leaves, self._leaves + places
         while low < high:
             if low % 2:  # only at the root

@@ -217,11 +217,11 @@ def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 @solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)", colocates=True, prepare=prepare)
 def solve_hlfet(task: Task) -> Plan:
-    """Makes one plan, whatever the budget and the seed."""
+    """Returns the plan of `hlfet`, whatever the budget and the seed."""
     return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
 
 
 @solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)", colocates=True, prepare=prepare)
 def solve_etf(task: Task) -> Plan:
-    """Makes one plan, whatever the budget and the seed."""
+    """Returns the plan of `etf`, whatever the budget and the seed."""
     return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

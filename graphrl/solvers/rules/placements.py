@@ -119,7 +119,7 @@ def _scope(name: str) -> str | None:
 
 
 def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
-    """Returns the rank of the first op of each op's name; an op without a name has its own rank: `[n]`."""
+    """Returns, for each op, the rank of the first op of the same name; an op without a name has its own rank: `[n]`."""
     firsts: dict[str, int] = {}
     for op in np.argsort(rank, kind="stable").tolist():
         if (name := names[op]) is not None:

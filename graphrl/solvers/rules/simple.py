@@ -77,7 +77,7 @@ def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 @solver("given", "everything on one device, in the graph's own order", colocates=True)
 def solve_given(task: Task) -> Plan:
-    """Makes one plan, whatever the budget and the seed."""
+    """Returns the plan of `given_order`, whatever the budget and the seed."""
     return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
 
 

@@ -113,8 +113,8 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
 def expand(
     graph: ComputationGraph, devices: int, order: np.ndarray, segment: np.ndarray, coarse: PlacedOrder
 ) -> PlacedOrder:
-    """Expands a plan of `coarse_graph` to the graph: segments `[n]`, of the order `[n]` of its ops, run as the coarse
-    plan defines. Every transfer runs right before the first op that needs it.
+    """Expands a plan of `coarse_graph` to the graph: segments `[n]` run as in the coarse plan, the ops of one in the
+    order `[n]`. Every transfer runs right before the first op that needs it.
     """
     a = graph.arrays
     n, (devices_of, nodes) = a.num_ops, coarse
@@ -228,7 +228,7 @@ class _Search:
 
 
 class _Level(NamedTuple):
-    """A graph between the coarsest and the whole one, and the segments that form the next smaller one."""
+    """A graph, and its segments, which are the ops of the next smaller graph."""
 
     graph: ComputationGraph
     order: np.ndarray  # [n] ops

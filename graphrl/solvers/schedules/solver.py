@@ -237,7 +237,7 @@ class _Schedules(Annealing[Chain]):
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes some moves of a chain, between two shares of the budget."""
+        """Makes some moves of a chain, at the temperatures between two shares of the budget."""
         each = self.expected / len(self._task.graph.ops)
         hot, cold = (
             self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._min_temperature)

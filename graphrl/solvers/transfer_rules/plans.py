@@ -290,10 +290,11 @@ def bundle(
     causes: np.ndarray,
     cause: np.ndarray,
 ) -> None:
-    """Writes `cause`, and in the rows of each pair of devices the uses that made the two wait for each other.
+    """Finds, for each use, the use that triggers its transfer: writes `cause`, and for each pair of devices, to a row
+    of `causes`, the uses that made the two wait for each other.
 
     Args:
-      pair, written, needed: `[k]` int64, of each use its pair of devices, and the places of its writer and its op.
+      pair, written, needed: `[k]` int64, for each use its pair of devices, and the places of its writer and its op.
       begins, counts: `[pairs + 1]` and `[pairs]` int64, starts of the rows, and 0.
       causes, cause: `[k]` int64 each.
     """

@@ -196,7 +196,7 @@ class _Chains(Annealing[Chain]):
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes moves of a chain between two shares of the budget."""
+        """Makes moves of a chain, at the temperatures between two shares of the budget."""
         hot = initial_temperature(self.expected / len(self._task.graph.ops), self._hot, self._cold)
         anneal(chain, steps, *(self._unit * temperature_at(hot, self._cold, share) for share in (begin, end)))
         return steps

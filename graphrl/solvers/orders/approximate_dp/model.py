@@ -360,7 +360,7 @@ def _bit(words: jax.Array, index: jax.Array) -> jax.Array:
 
 
 class Rule(NamedTuple):
-    """Ranking of the candidates; static."""
+    """Names of the primary and the secondary key that rank candidates; static."""
 
     rank: str  # "peak" or "live"
     tie: str  # "random" or "live"
