@@ -137,7 +137,7 @@ class Cuts:
         """
         phases = np.full(self._n + 1, OPEN) if phase is None else np.append(phase, LATER)
         phases[self._n] = LATER
-        node = np.cumsum(phases == OPEN) - 1  # of each op
+        node = np.cumsum(phases == OPEN) - 1  # network node of each op
         source, sink = int(node[-1]) + 1, int(node[-1]) + 2
         node[phases == DONE], node[phases == LATER] = source, sink
         own = np.unique(np.concatenate([self._reads[op], self._writes[op]]))

@@ -78,7 +78,7 @@ def _summed_changes(
 ) -> tuple[np.ndarray, ...]:
     """Computes memory changes without a loop, if no buffer is taken over: each lives from its write to its last use."""
     buffers, m = SharedBuffers(graph, problem, routes), len(slots)
-    entry = np.empty(m, np.int64)  # of each slot
+    entry = np.empty(m, np.int64)  # order entry of each slot
     entry[slots] = np.arange(m)
     last = np.full(len(buffers.of), -1)
     last[buffers.written] = entry[buffers.writer]

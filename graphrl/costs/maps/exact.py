@@ -91,7 +91,7 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
     """Runs the compiler: memories `[n]` that weights and outputs get, and occupied pages `[M, n]` in each step."""
-    output_pages = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
+    output_pages = np.zeros((problem.memories, problem.steps), np.int64)  # pages of live outputs
     peak_pages, resident = np.zeros((2, problem.memories), np.int64)  # largest of those so far, and pages of weights
     weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity
     first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))

@@ -248,7 +248,7 @@ class Profile:
         n = len(order)
         place = np.empty(n, np.int64)
         place[order] = np.arange(n)
-        change = np.zeros(n + 1)  # of live memory, by the op before each place
+        change = np.zeros(n + 1)  # change of live memory by the op before each place
         np.add.at(change, place[self._writer] + 1, self._size)
         if len(self._users):
             np.add.at(change, np.maximum.reduceat(place[self._users], self._first) + 1, -self._freed)
@@ -411,7 +411,7 @@ def _energies(c: Chain, w: MoveGraph, x: int, low: int, high: int, floor: float,
                 last = max(last, place[rows[u]])
         if last <= high:
             gain[last + 1 - low] -= buffers[buffer].size
-    later = 0.0  # of the ops that run after x, if x goes first
+    later = 0.0  # energy of the ops that run after x, if x goes first
     total_gain = 0.0
     for k in range(size + 1):
         total_gain += gain[k]

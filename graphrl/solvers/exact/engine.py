@@ -18,7 +18,7 @@ TICK = 0.2  # seconds between two checks of a running search
 Expression = Any
 Literal = Any
 MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds rise slowly
-FINE = 2**20  # average quanta, at least, of the lengths above 0 if they must be rounded: an error of 1e-6 at most
+FINE = 2**20  # least average quanta of the lengths above 0 if they must be rounded: an error of at most 1e-6
 COARSE = 2**6  # the same for `coarse` quanta, few enough for a quick search
 MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64
 
@@ -128,7 +128,7 @@ def minimise(
     def run() -> None:
         try:
             status.append(solver.solve(model.cp, collect))
-        except Exception as error:  # of OR-Tools: passed to the caller's thread
+        except Exception as error:  # an error of OR-Tools: passed to the caller's thread
             status.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

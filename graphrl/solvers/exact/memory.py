@@ -73,7 +73,7 @@ class Memory:
         self.size = (a.tensor_bytes // unit).tolist()
         self.workspace, self.weights = (a.workspace_bytes // unit).tolist(), (a.weight_bytes // unit).tolist()
         self.intervals: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
-        self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor on its producer's device
+        self.end: dict[int, tuple[Expression, int]] = {}  # end of each tensor on its producer's device
         self.copies: list[list[tuple[int, int]]] = [[] for _ in self.size]  # by tensor
         for copy in self.where.copies:
             self.copies[copy[0]].append(copy)

@@ -86,7 +86,7 @@ class _ReadyQueue:
             self._users[op] += 1  # the root
         outputs = [op.outputs for op in flow.graph.ops]
         self._scalar = [len(tensors) == 1 and 0 < tensors[0].bytes <= SCALAR_BYTES for tensors in outputs]
-        self._priority: dict[int, tuple[int, int]] = {}  # of the ready ops
+        self._priority: dict[int, tuple[int, int]] = {}  # priorities of the ready ops
         self._heap: list[tuple[int, int, int, int]] = []  # (-bytes, -users, -time of entry, op)
         self._time = 0
 
@@ -157,9 +157,9 @@ def _post_order(hlo: Instructions) -> list[int]:
 
 
 def xla_depth_first(flow: Flow) -> list[int]:
-    """Orders ops depth first from the unreachable roots, by index, and then from the root, backwards. Of the
-    predecessors it visits that with the most extra users first (users - 1, of it and all above it: once for every
-    path), then the most bytes (summed likewise), then the least name.
+    """Orders ops depth first from the unreachable roots, by index, and then from the root, backwards. It visits first
+    the predecessor with the most extra users (users - 1, of it and all above it: once for every path), then the most
+    bytes (summed likewise), then the least name.
     """
     hlo = Instructions(flow)
     n, results = flow.num_ops, set(hlo.results)

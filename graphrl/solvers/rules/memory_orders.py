@@ -61,7 +61,7 @@ def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
     waiting = flow.waiting()
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
-    change = [flow.kept_bytes(op) for op in range(flow.num_ops)]  # of live bytes, if run next
+    change = [flow.kept_bytes(op) for op in range(flow.num_ops)]  # change of live bytes if the op runs next
     queue: list[tuple[int, int, int]] = []
     order, done = [], [False] * flow.num_ops
 

@@ -34,7 +34,7 @@ from graphrl.solvers.solver import solver
 
 LARGEST = 2**20  # largest weight of an op or an edge: METIS adds them up as 32-bit integers
 TOTAL = 2**30  # largest weight of all ops or edges together
-_TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap(
+_TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # JAX's transforms before a scope: jvp(, vmap(
 
 
 @solver("expert", "layers in contiguous stages of equal work, one per device", colocates=True, prepare=prepare)
@@ -103,7 +103,7 @@ def _leaders(graph: ComputationGraph) -> np.ndarray:
     group = np.arange(n) if graph.colocation is None else graph.colocation
     first = np.full(int(group.max()) + 1, n)
     np.minimum.at(first, group, a.rank)
-    leader = a.topological[first]  # of each group
+    leader = a.topological[first]  # the leader of each group
     source, target = a.dependencies()
     reader = np.full(n, n)
     np.minimum.at(reader, source, a.rank[target])

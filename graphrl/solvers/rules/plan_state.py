@@ -38,7 +38,7 @@ OP = np.dtype(
 # A buffer is named by the tensor that allocates it on one device. The fields from `size` on are those of buffers.
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("bytes", np.int64),
         ("producer", np.int64),  # op
         ("buffer", np.int64),

@@ -60,7 +60,7 @@ BEGIN = np.dtype(
 )
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("producer", np.uint32),  # op
         ("users", np.uint32),  # start of its row of ops
     ],

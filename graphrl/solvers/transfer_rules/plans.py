@@ -42,7 +42,7 @@ OP = np.dtype(
 )
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("producer", np.int32),  # op
         ("users", np.int32),  # row of ops
     ],
@@ -257,7 +257,7 @@ def with_transfers(graph: ComputationGraph, problem: Problem, placement: np.ndar
     rank[ops] = np.arange(n)
     placement = np.asarray(placement, np.int64)
     source, target = placement[a.producer[a.use_tensor]], placement[a.use_op]
-    uses = np.flatnonzero(source != target)  # of one op by tensor
+    uses = np.flatnonzero(source != target)  # remote uses, those of one op by tensor
     uses = rows_by(rank[a.use_op[uses]], uses, n)[1]
     place, written = rank[a.use_op[uses]], rank[a.producer[a.use_tensor[uses]]]
     cause = np.zeros(len(uses), np.int64)  # transfers before one op are grouped by their cause

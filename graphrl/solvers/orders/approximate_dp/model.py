@@ -94,7 +94,7 @@ _PLANES = (5, 8, 12, 16, 20, 24, 28, 32)  # possible numbers of planes: few, so 
 _MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of entries without a candidate
 LAST = 2**31 - 1  # primary key where there is no candidate
 LAST_TIE = 2**32 - 1  # largest secondary key
-_TIE_BITS = WORD - LIVE_BITS  # of the secondary key that stay random with the rule "live"
+_TIE_BITS = WORD - LIVE_BITS  # bits of the secondary key that stay random with the rule "live"
 
 Slots = list[tuple[int, int]]  # (buffer, bytes)
 
