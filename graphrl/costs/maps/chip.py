@@ -150,8 +150,8 @@ NNP_I = MemoryChip(
     # ours: no public figure. The memories' set-up times too are ours: a DMA descriptor, and a cache's pipeline.
     launch=0.0,
 )
-"""An accelerator like Intel's NNP-I 1000. It is our model, not a measurement: bandwidths are public, tenfold from one
-memory to the next, the usable capacities and set-up times are our choice, made so that capacity binds for batch 1."""
+"""An accelerator like Intel's NNP-I 1000. It is our model, not a measurement: bandwidths are public and rise tenfold
+from memory to memory; usable capacities and set-up times are our choice, made so that capacity binds for batch 1."""
 
 CHIPS = {chip.name: chip for chip in (NNP_I,)}
 

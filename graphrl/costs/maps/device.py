@@ -27,7 +27,7 @@ from graphrl.costs.maps.problem import MapProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 
-READS = 3  # at least the number of sources of most steps
+READS = 3  # most steps read from at most this number of source steps
 MAX_PAGES = 2**30  # limit of a memory's pages: sums of two stay inside int32
 # Bits of a memory's number: two numbers are packed into one, since each array that a scan writes costs time.
 _BITS = (MAX_MEMORIES - 1).bit_length()

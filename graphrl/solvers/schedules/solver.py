@@ -267,7 +267,7 @@ class _Schedules(Annealing[Chain]):
 
 
 LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}
-ROUNDING = 1e-12  # relative: a smaller decrease of the energy is no improvement, as sums of seconds depend on their order
+ROUNDING = 1e-12  # relative: a smaller decrease is no improvement, as sums of seconds depend on their order
 CHECK_MOVES = 100  # moves between two checks of the budget and of the patience
 
 
