@@ -193,8 +193,7 @@ def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 def initial_portfolio(task: Task) -> Portfolio:
     """Builds the portfolio with the plans that need no search. Its clock restarts after the first one and the bound,
-    which
-    take seconds on thousands of ops: otherwise a short budget would end without any search.
+    which take seconds on thousands of ops: otherwise a short budget would end without any search.
 
     Raises:
       ProblemError: the objective is the largest load, and an op can run nowhere.
