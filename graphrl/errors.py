@@ -74,7 +74,7 @@ def shortened(message: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """The text in at most 200 characters: the start and the end of a longer one."""
+    """Returns the text in at most 200 characters: the start and the end of a longer one."""
     if len(text) <= MAX_REPEATED:
         return text
     return f"{text[:110]}...{text[-40:]}"  # well below the limit, as punctuation may follow without a space
@@ -89,7 +89,7 @@ def suggest(name: object, names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> list[str]:
-    """The 3 names that are most similar to an unknown one, in descending order; equal beginnings weigh most."""
+    """Returns the 3 names that are most similar to an unknown one, in descending order; equal beginnings weigh most."""
     text = str(name)[:MAX_REPEATED].lower()
 
     def similarity(known: str) -> float:

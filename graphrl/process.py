@@ -13,7 +13,7 @@ _CONTEXTS: set[object] = set()  # contexts in which the collector is off; if emp
 
 
 def count_cores() -> int:
-    """The cores that this process may run on."""
+    """Returns the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

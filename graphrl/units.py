@@ -55,7 +55,7 @@ def parse_exact_integer(text: str) -> int | None:
 
 
 def parse_exact_number(text: str) -> int | float:
-    """A decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
+    """Returns a decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
 
     So `as_integer` returns exactly the integer that was written; a number with a fraction stays a `Fractional`.
     """
@@ -121,17 +121,17 @@ def format_seconds(value: float) -> str:
 
 
 def finite_or_none(value: Any) -> Any:
-    """The value, or None for an infinite number or NaN, which JSON cannot represent."""
+    """Returns the value, or None for an infinite number or NaN, which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def time_unit(value: float) -> tuple[float, str]:
-    """The scale (seconds) and name of the unit in which `value` seconds reads best."""
+    """Returns the scale (seconds) and name of the unit in which `value` seconds reads best."""
     return next((pair for pair in _TIMES if abs(value) >= pair[0]), _TIMES[-1])
 
 
 def byte_unit(value: float) -> tuple[float, str]:
-    """The scale (bytes) and name of the binary unit in which `value` bytes reads best."""
+    """Returns the scale (bytes) and name of the binary unit in which `value` bytes reads best."""
     power = 0 if value < 1024 else min(int(math.log2(value) / 10), len(_BINARY) - 1)
     return 1024.0**power, _BINARY[power]
 
@@ -203,7 +203,7 @@ def _split(text: str, expected: str) -> tuple[Fraction, str]:
 
 
 def _float(number: Fraction, text: str) -> float:
-    """The nearest float: 10us is 1e-05, which 10 * 1e-6 is not."""
+    """Returns the nearest float: 10us is 1e-05, which 10 * 1e-6 is not."""
     try:
         return float(number)
     except OverflowError:

@@ -50,7 +50,7 @@ class Episode(NamedTuple):
 
 
 def episodes() -> dict[str, Episode]:
-    """The environments by id."""
+    """Returns the environments by id."""
     layered, regal = load_graphs([f"layered:{OPS}x{COUNT}"]), load_graphs([f"regal-like:{OPS}x{COUNT}"])
     maps = [map_problem(resnet50(), NNP_I)] * COUNT
     instances = {
@@ -63,7 +63,7 @@ def episodes() -> dict[str, Episode]:
 
 
 def action(env: Any, key: jax.Array, observation: Any, params: Any) -> Any:
-    """A random action; valid where the observation has a mask of actions."""
+    """Returns a random action; valid where the observation has a mask of actions."""
     mask = getattr(observation, "action_mask", None)
     if mask is None:
         return specs.sample(env.action_spec(params), key)
@@ -74,7 +74,7 @@ def action(env: Any, key: jax.Array, observation: Any, params: Any) -> Any:
 
 
 def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, params: Any) -> Any:
-    """The last time step of an episode of one instance, from its first state and time step."""
+    """Returns the last time step of an episode of one instance, from its first state and time step."""
 
     def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
         state, timestep = carry

@@ -69,7 +69,7 @@ def _graph(ops: int, *, grouped: bool = False) -> ComputationGraph:
 
 
 def _stage(stage: Stage) -> str:
-    """A stage in words."""
+    """Returns a stage in words."""
     options = ",".join(f"{key}={value}" for key, value in stage.solver.settings.items())
     share = "" if stage.share == 1.0 else f" for {stage.share:.0%}"
     limit = "" if math.isinf(stage.seconds) else f", {stage.seconds:g} s at most"

@@ -43,7 +43,7 @@ def train(folder: Path) -> list[Path]:
 
 
 def schedule(method: str) -> graphrl.Plan:
-    """The plan of a method for the graph."""
+    """Returns the plan of a method for the graph."""
     return graphrl.optimize(
         load_graph(GRAPH), objective="makespan", devices=2, transfer="rendezvous", method=method,
         evaluations=EVALUATIONS, seed=0,
@@ -51,7 +51,7 @@ def schedule(method: str) -> graphrl.Plan:
 
 
 def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule: float) -> Image.Image:
-    """The schedule of plan `last` over the makespans of all plans up to it.
+    """Returns the schedule of plan `last` over the makespans of all plans up to it.
 
     Args:
       plans, updates: of the checkpoints.

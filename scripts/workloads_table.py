@@ -43,7 +43,7 @@ PLANS = (
 
 
 def sizes(workload: go.Workload) -> list[str]:
-    """A row of the first table."""
+    """Returns a row of the first table."""
     graph, a = workload.graph, workload.graph.arrays
     alone = Problem("makespan", resident_weights=True)
     costs = evaluate(graph, alone, np.zeros(a.num_ops, int), np.arange(a.num_ops))
@@ -65,7 +65,7 @@ def sizes(workload: go.Workload) -> list[str]:
 
 
 def plans(workload: go.Workload) -> list[str]:
-    """A row of the second table."""
+    """Returns a row of the second table."""
     cells = [workload.name, str(workload.devices)]
     for transfer in MODELS.values():
         setting = problem(workload, transfer, OVER[transfer])

@@ -149,7 +149,7 @@ class _Measured(NamedTuple):
 
 
 def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -> _Measured:
-    """The search's benchmark, or one of `KINDS` by name with the batch sizes `counts`."""
+    """Returns the search's benchmark, or one of `KINDS` by name with the batch sizes `counts`."""
     if name is not None:
         bench = pkgutil.resolve_name(KINDS[name].bench)
         cases = len(settings.sizes) * len(counts)
@@ -163,7 +163,7 @@ def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
-    """The settings of a benchmark, from the command line.
+    """Returns the settings of a benchmark, from the command line.
 
     Raises:
       GraphrlError: the benchmark does not take one of the options.

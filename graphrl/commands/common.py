@@ -136,7 +136,7 @@ def methods_help(methods: Iterable[str], kinds: Mapping[str, str]) -> str:
 
 
 def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
-    """The problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
+    """Returns the problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
 
     Raises:
       ProblemError: a value is out of range.
@@ -165,7 +165,7 @@ def add_budget(
 
 
 def _chip(text: str) -> Chip:
-    """A known chip by name, or a user's chip by its figures."""
+    """Returns a known chip by name, or a user's chip by its figures."""
     figures = text.split(",")
     if len(figures) == 1 and not text[:1].isdigit():
         return find_chip(text)

@@ -176,7 +176,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
 
 def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
-    """The checked runs of the options, the number of workers, and the errors of unreadable files by path.
+    """Returns the checked runs of the options, the number of workers, and the errors of unreadable files by path.
 
     Raises:
       GraphrlError: an option is invalid, or no file can be read.
@@ -211,7 +211,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
 
 def seeds_of(args: argparse.Namespace) -> Sequence[int]:
-    """The seeds that --seed and --seeds define.
+    """Returns the seeds that --seed and --seeds define.
 
     Raises:
       ProblemError: there are no seeds, or one is out of range.
@@ -225,7 +225,7 @@ def seeds_of(args: argparse.Namespace) -> Sequence[int]:
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
-    """The readable graphs, and the errors of unreadable files, which are also printed to standard error.
+    """Returns the readable graphs, and the errors of unreadable files, which are also printed to standard error.
 
     Args:
       load: returns graphs; it calls its argument with each file that it leaves out and the error, as `load_graphs`.
@@ -245,7 +245,7 @@ def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
 
 
 def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> "Machine | None":
-    """The machine that all graphs name; None if they name different ones.
+    """Returns the machine that all graphs name; None if they name different ones.
 
     Raises:
       ProblemError: they name different machines, and the problem needs one.
@@ -295,7 +295,7 @@ def _verdict(comparison: "Comparison", runs: int) -> int:
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """The methods of `split_methods`, checked to be distinct."""
+    """Returns the methods of `split_methods`, checked to be distinct."""
     methods = split_methods(text)
     repeated = [name for name in methods if methods.count(name) > 1]
     if repeated:

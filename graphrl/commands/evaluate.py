@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:
-    """The table of memory maps on a chip; returns the exit code.
+    """Returns the table of memory maps on a chip; returns the exit code.
 
     Args:
       args: as `compare.run` takes them.

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _order(path: str, graph: ComputationGraph) -> np.ndarray:
-    """The ops `[n]` in the order of a plan of the graph.
+    """Returns the ops `[n]` in the order of a plan of the graph.
 
     Raises:
       GraphrlError: the file cannot be read.

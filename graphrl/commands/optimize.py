@@ -128,7 +128,7 @@ def _join(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def _bound(plan: Plan) -> float | None:
-    """The plan's bound; bytes as an integer, like the value."""
+    """Returns the plan's bound; bytes as an integer, like the value."""
     if plan.bound is not None and plan.problem.objective == "peak_memory":
         return int(plan.bound)
     return finite_or_none(plan.bound)

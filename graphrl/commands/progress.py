@@ -98,7 +98,7 @@ class TimeLeft:
 
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
-    """A `compile_clock`, which imports JAX, only if the time left depends on the pace of evaluations."""
+    """Returns a `compile_clock`, which imports JAX, only if the time left depends on the pace of evaluations."""
     # needed even if JAX is not imported yet: the search may import it later
     return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 

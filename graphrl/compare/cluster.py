@@ -142,7 +142,7 @@ def _on_workers(
 
 
 def _row(future: Any, run: Run, end: int | None) -> Row:
-    """The row of a run that has finished, or whose worker has died (with exit code `end`, if known)."""
+    """Returns the row of a run that has finished, or whose worker has died (with exit code `end`, if known)."""
     if future.status == "finished":
         with contextlib.suppress(Exception):  # the worker has died since
             return future.result(timeout=_CONNECT_SECONDS)
@@ -260,7 +260,7 @@ def _restore(environment: dict[str, str]) -> None:
 
 
 def _slices(processes: int) -> list[list[int]]:
-    """The cores of each process; empty lists if the system cannot bind processes to cores."""
+    """Returns the cores of each process; empty lists if the system cannot bind processes to cores."""
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * processes
     each, cores = share(processes), sorted(os.sched_getaffinity(0))

@@ -104,7 +104,7 @@ def _opened(path: str | os.PathLike[str]) -> FileIO:
 
 
 def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
-    """The entries by key, and the length up to the end of the last whole one."""
+    """Returns the entries by key, and the length up to the end of the last whole one."""
     rows: dict[str, T] = {}
     lines = data.split(b"\n")
     whole = 0

@@ -136,7 +136,7 @@ def notes(rows: Sequence[MapRow]) -> list[str]:
 
 
 def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:
-    """The tables as a JSON object: seconds and fractions, null for missing values."""
+    """Returns the tables as a JSON object: seconds and fractions, null for missing values."""
     return {
         "methods": [finite_fields(summary) for summary in summarise(rows)],
         "runs": [finite_fields(row) for row in rows],

@@ -122,7 +122,7 @@ def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
 
 
 def _edges(low: float, high: float) -> np.ndarray:
-    """The edges of the bins, percent: equal ones, 0 among them, over all values."""
+    """Returns the edges of the bins, percent: equal ones, 0 among them, over all values."""
     width = max((high - low) / _BINS, 0.01)
     # slightly wider than the values: rounding must not put the ends outside
     first, last = math.floor(low / width - 1e-9), math.ceil(high / width + 1e-9)

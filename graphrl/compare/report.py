@@ -100,7 +100,7 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
 
 
 def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of the same methods at several budgets.
+    """Returns the headings and lines of a table of the same methods at several budgets.
 
     Mean gaps are at each budget, the other columns at the last.
 
@@ -150,7 +150,7 @@ def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[st
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown."""
+    """Returns a table as Markdown."""
 
     def row(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
@@ -159,7 +159,7 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
-    """The tables as a JSON object: bytes, seconds and fractions, null for missing values."""
+    """Returns the tables as a JSON object: bytes, seconds and fractions, null for missing values."""
     best = best_known([*rows, *others])
     summaries = summarise(rows, others)
     graphs = [
@@ -172,5 +172,5 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 
 def finite_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, with None for floats that JSON cannot represent."""
+    """Returns the fields of a dataclass, with None for floats that JSON cannot represent."""
     return {key: finite_or_none(item) for key, item in dataclasses.asdict(value).items()}

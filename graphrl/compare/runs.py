@@ -156,7 +156,7 @@ class Row:
         return self.value is not None and self.excess == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as an object of the file's format."""
+        """Returns the row as an object of the file's format."""
         value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         for field in dataclasses.fields(self):
             value[field.name] = getattr(self, field.name)
@@ -165,7 +165,7 @@ class Row:
 
     @staticmethod
     def from_dict(value: object) -> "Row":
-        """The row of an object of the file's format.
+        """Returns the row of an object of the file's format.
 
         Raises:
           GraphrlError: it is no such object.
@@ -307,7 +307,7 @@ def below(value: float, bound: float, problem: Problem) -> bool:
 
 
 def row_of(run: Run, **fields: object) -> Row:
-    """The row of a run: its settings, and `fields`."""
+    """Returns the row of a run: its settings, and `fields`."""
     import graphrl
 
     return Row(
@@ -329,7 +329,7 @@ def row_of(run: Run, **fields: object) -> Row:
 
 
 def fault_of(error: object) -> str:
-    """An error or a warning in one line, with its type if the user cannot have caused it."""
+    """Returns an error or a warning in one line, with its type if the user cannot have caused it."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, GraphrlError | Warning):
         return text
@@ -372,7 +372,7 @@ class _Curve:
             self._points.append((now, evaluations, value))
 
     def until(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
-        """The curve with the plan at its end; earlier points are float32, and never below the exact value."""
+        """Returns the curve with the plan at its end; earlier points are float32, and never below the exact value."""
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)
         return (*earlier, *final)

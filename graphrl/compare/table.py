@@ -60,7 +60,7 @@ class Summary:
 
 
 def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
-    """The best value and bound of every case of the rows."""
+    """Returns the best value and bound of every case of the rows."""
     best: dict[Case, Best] = {}
     for row in rows:
         value, bound = best.get(row.case, Best(math.inf, 0.0))
@@ -71,7 +71,7 @@ def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
 
 
 def contradictions(rows: Iterable[Row]) -> list[Case]:
-    """The cases with a value below a bound, which is an error in a method or in a bound."""
+    """Returns the cases with a value below a bound, which is an error in a method or in a bound."""
     return [case for case, best in best_known(rows).items() if below(best.value, best.bound, case[1])]
 
 
@@ -81,7 +81,7 @@ def gap(value: float, reference: float) -> float:
 
 
 def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
-    """A summary of each method of the rows, in their order.
+    """Returns a summary of each method of the rows, in their order.
 
     Args:
       rows: of one comparison: every method at one budget, ideally on the same graphs and with the same seeds.
@@ -94,7 +94,7 @@ def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
 
 
 def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
-    """The rows of the seeds, by method and case, each in the order of the rows."""
+    """Returns the rows of the seeds, by method and case, each in the order of the rows."""
     cells: dict[str, dict[Case, list[Row]]] = {}
     for row in rows:
         cells.setdefault(row.method, {}).setdefault(row.case, []).append(row)
@@ -113,7 +113,7 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
 
 
 def mean_value(rows: Sequence[Row]) -> float:
-    """The mean value of the rows of one method and graph; infinite if there are no rows or any failed."""
+    """Returns the mean value of the rows of one method and graph; infinite if there are no rows or any failed."""
     values = [row.value for row in rows if row.feasible and row.value is not None]
     return mean(values) if values and len(values) == len(rows) else math.inf
 
@@ -163,7 +163,7 @@ def _is_equal(a: float, b: float, problem: Problem) -> bool:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, independent of the order of the values."""
+    """Returns the mean, independent of the order of the values."""
     return math.fsum(values) / len(values)
 
 

@@ -22,7 +22,7 @@ _MAX_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for on
 
 
 def coarsened(graph: ComputationGraph) -> ComputationGraph:
-    """The graph of a model's layers.
+    """Returns the graph of a model's layers.
 
     A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are not inputs any more:
     their bytes are the layers' `weight_bytes`. Layers are listed in a topological order. `reuses` is dropped, and an
@@ -47,7 +47,7 @@ def coarsened(graph: ComputationGraph) -> ComputationGraph:
 
 
 def own_weights(graph: ComputationGraph) -> list[set[str]]:
-    """The external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
+    """Returns the external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
     size = {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
     counted: set[str] = set()
     weights: list[set[str]] = [set() for _ in graph.ops]
@@ -70,7 +70,7 @@ def listed_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
-    """A subset of the names whose sizes sum to the op's weight bytes, later names first.
+    """Returns a subset of the names whose sizes sum to the op's weight bytes, later names first.
 
     If no subset is found, the names that fit, largest first.
     """
@@ -94,7 +94,7 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
 
 
 def _layers(graph: ComputationGraph) -> list[int]:
-    """The layer of each op `[n]`.
+    """Returns the layer of each op `[n]`.
 
     Edges between two layers lead to the layer of the higher number, so the layers have no cycle: an op joins the last
     layer that it depends on, or a later one, or starts a new one.
@@ -137,12 +137,12 @@ def _feeds_only_light(graph: ComputationGraph, order: list[int]) -> list[bool]:
 
 
 def _reads(graph: ComputationGraph) -> list[list[int]]:
-    """The tensors that each op reads: `[n]` lists."""
+    """Returns the tensors that each op reads: `[n]` lists."""
     return grouped(graph.arrays.use_op, graph.arrays.use_tensor, len(graph.ops))
 
 
 def _written(graph: ComputationGraph, layer_of: list[int]) -> dict[str, Tensor]:
-    """The tensors that layers write: read by another layer, kept, or never read."""
+    """Returns the tensors that layers write: read by another layer, kept, or never read."""
     a, names = graph.arrays, graph.tensor_names
     read = set[int]()
     outside = set(a.kept.nonzero()[0].tolist())
@@ -186,7 +186,7 @@ def _layer_op(
 
 
 def _main(graph: ComputationGraph, members: list[int]) -> int:
-    """The op of most FLOPs, heavy ones before reductions before light ones, then the first."""
+    """Returns the op of most FLOPs, heavy ones before reductions before light ones, then the first."""
 
     def rank(index: int) -> tuple[int, int]:
         op = graph.ops[index]
@@ -196,7 +196,7 @@ def _main(graph: ComputationGraph, members: list[int]) -> int:
 
 
 def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
-    """The ops outside of a layer that the layer's ops have as control predecessors."""
+    """Returns the ops outside of a layer that the layer's ops have as control predecessors."""
     a = graph.arrays
     inside = set(members)
     pairs = zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)
@@ -204,7 +204,7 @@ def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
 
 
 def _shapes(main: Op, last: Op) -> Layer | None:
-    """The main op's shapes, with the output of the last op."""
+    """Returns the main op's shapes, with the output of the last op."""
     if main.layer is None or last.layer is None:
         return main.layer
     output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}

@@ -399,7 +399,7 @@ def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np
 
 
 def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """The vectors `[m, k]` of norm 1 with the signs and the scale that `laplacian_encodings` defines."""
+    """Returns the vectors `[m, k]` of norm 1 with the signs and the scale that `laplacian_encodings` defines."""
     centred = level - level.mean()
     size = np.abs(vectors)
     largest = size.max(0)

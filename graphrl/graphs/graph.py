@@ -233,7 +233,7 @@ class GraphArrays:
         return len(self.producer)
 
     def dependencies(self) -> tuple[np.ndarray, np.ndarray]:
-        """All distinct (source op, target op) pairs, data and control, sorted: two `[m] int32` arrays."""
+        """Returns all distinct (source op, target op) pairs, data and control, sorted: two `[m] int32` arrays."""
         return self._dependencies
 
     @functools.cached_property
@@ -366,7 +366,7 @@ def _edges(ops: Sequence["Op"], op_index: dict[str, int], tensor_index: dict[str
 def _shared(
     ops: Sequence["Op"], tensors: Sequence[tuple[int, "Tensor"]], tensor_index: dict[str, int], field: str
 ) -> np.ndarray:
-    """The tensor whose buffer each tensor shares through `field` ("alias" or "reuses"): `[t] int32`."""
+    """Returns the tensor whose buffer each tensor shares through `field` ("alias" or "reuses"): `[t] int32`."""
     shared = np.full(len(tensors), NONE, np.int32)
     taken: set[tuple[int, str]] = set()
     for index, (producer, tensor) in enumerate(tensors):
@@ -413,7 +413,7 @@ def _check_name(owner: str, name: object) -> None:
 
 
 def _shorten(value: object) -> str:
-    """The value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
+    """Returns the value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
     if isinstance(value, int) and abs(value) >= 2**100:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
     text = repr(value)

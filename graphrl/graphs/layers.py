@@ -48,7 +48,7 @@ class Layer:
 
     @staticmethod
     def of(input: Sequence[int], output: Sequence[int], window: Window | None = None) -> "Layer":
-        """The layer for the shapes of the op's first input and output, batch first and channels last."""
+        """Returns the layer for the shapes of the op's first input and output, batch first and channels last."""
         batch, *read = _axes(input)
         _, *written = _axes(output)
         values = batch, *read, *written, *((0,) * 6 if window is None else window)

@@ -180,23 +180,23 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
 
 
 def pad_batch(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> PaddedGraph:
-    """A batch of graphs, padded to common sizes and stacked along a new leading axis g."""
+    """Returns a batch of graphs, padded to common sizes and stacked along a new leading axis g."""
     to = common_sizes(graphs) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(graph, to) for graph in graphs))
 
 
 def sizes(graph: ComputationGraph) -> Sizes:
-    """The real sizes of a graph."""
+    """Returns the real sizes of a graph."""
     return _sizes(graph.arrays, rows_of(graph.arrays))
 
 
 def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
-    """The smallest bucketed sizes that fit every one of `graphs`."""
+    """Returns the smallest bucketed sizes that fit every one of `graphs`."""
     return bucketed([sizes(graph) for graph in graphs])
 
 
 def bucketed(real: Sequence[Sizes]) -> Sizes:
-    """The smallest bucketed sizes that fit graphs of all these real sizes."""
+    """Returns the smallest bucketed sizes that fit graphs of all these real sizes."""
     each = [dataclasses.astuple(one) for one in real]
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
@@ -396,7 +396,7 @@ def _unit(*values: np.ndarray) -> float:
 
 
 def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The outputs that share a buffer, each after the tensor that owns it.
+    """Returns the outputs that share a buffer, each after the tensor that owns it.
 
     Returns:
       Tensors, the tensors whose buffers they share, and True for sharing by `reuses`: three `[s]`.

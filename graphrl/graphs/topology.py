@@ -46,7 +46,7 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct integers, ascending, ten times as fast as `np.unique`, which hashes them."""
+    """Returns the distinct integers, ascending, ten times as fast as `np.unique`, which hashes them."""
     values = np.sort(values, axis=None)
     return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
 
@@ -105,7 +105,7 @@ class Waiting:
 
 
 def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
-    """The order that always runs the ready item of least value `[n]`, ties to the lower index.
+    """Returns the order that always runs the ready item of least value `[n]`, ties to the lower index.
 
     Items that never become ready are left out.
     """
@@ -148,7 +148,7 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
 def longest_paths(
     order: np.ndarray, before: np.ndarray, after: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The longest path that ends before each op.
+    """Returns the longest path that ends before each op.
 
     Args:
       order: `[n]` a topological order of the ops.

@@ -40,14 +40,14 @@ class Inlining:
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> "Inlining | None":
-        """The inlining of a graph of kernels; None for other graphs."""
+        """Returns the inlining of a graph of kernels; None for other graphs."""
         if not isinstance(graph, KernelGraph):
             return None
         problem = graph.fusion.problem
         return cls(problem.chip, problem.names(graph.fusion.inlined))
 
     def kernels(self, graph: ComputationGraph) -> KernelGraph:
-        """The kernels of a graph of single ops, or the graph itself if it is that of these kernels.
+        """Returns the kernels of a graph of single ops, or the graph itself if it is that of these kernels.
 
         Raises:
           PlanError: an op is not in the graph, may not be inlined, or makes a kernel too large.

@@ -80,7 +80,7 @@ class MemoryMap:
         seed: int,
         bound: float | None = None,
     ) -> "MemoryMap":
-        """The map that the compiler makes of the requested memories, costed exactly.
+        """Returns the map that the compiler makes of the requested memories, costed exactly.
 
         Args:
           weights, outputs: `[n]` requested memories, by step.
@@ -127,7 +127,7 @@ class MemoryMap:
         return self.bound is not None and self.latency <= self.bound * (1 + PROVED)
 
     def problem(self, graph: ComputationGraph) -> MapProblem:
-        """The problem that the map solves.
+        """Returns the problem that the map solves.
 
         Raises:
           PlanError: the map is of another graph.
@@ -146,7 +146,7 @@ class MemoryMap:
         return map_problem(graph, self.chip, [index[name] for name in self.order])
 
     def memories(self, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
-        """The map by step: the memories of weights and of outputs, `[n] int64` each, 0 for steps without any.
+        """Returns the map by step: the memories of weights and of outputs, `[n] int64` each, 0 for steps without any.
 
         Raises:
           PlanError: an op with weights or outputs is missing, or an op without them is present.
@@ -207,7 +207,7 @@ class MemoryMap:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """The map as an object of the file's format."""
+        """Returns the map as an object of the file's format."""
         fields = {field: getattr(self, field) for field in _MapFile.__struct_fields__ if field not in _HEAD}
         fields |= {"chip": self.chip.to_dict(), "order": list(self.order)}
         fields |= {"weights": dict(self.weights), "outputs": dict(self.outputs)}
@@ -215,7 +215,7 @@ class MemoryMap:
 
     @staticmethod
     def from_dict(data: object) -> "MemoryMap":
-        """The map of an object of the file's format. `check` it before trusting its numbers.
+        """Returns the map of an object of the file's format. `check` it before trusting its numbers.
 
         Raises:
           PlanError: one line that names the first fault.

@@ -86,7 +86,7 @@ class Plan:
         seed: int,
         bound: float | None = None,
     ) -> "Plan":
-        """The plan of discrete decisions, costed exactly.
+        """Returns the plan of discrete decisions, costed exactly.
 
         Args:
           graph: of ops, or of kernels (`KernelGraph`).
@@ -157,7 +157,7 @@ class Plan:
         return costs
 
     def decisions(self, graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
-        """The plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
+        """Returns the plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
 
         Args:
           graph: the planned graph; for a plan of kernels the graph of kernels.
@@ -185,11 +185,11 @@ class Plan:
         )
 
     def _planned(self, graph: ComputationGraph) -> ComputationGraph:
-        """The graph whose ops are placed: that of the kernels, if the plan is one of them."""
+        """Returns the graph whose ops are placed: that of the kernels, if the plan is one of them."""
         return graph if self.inlining is None else self.inlining.kernels(graph)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as an object of format "graphrl-plan", version 1, or 2 for a plan of kernels.
+        """Returns the plan as an object of format "graphrl-plan", version 1, or 2 for a plan of kernels.
 
         Raises:
           PlanError: a cost is infinite, which the format cannot represent.
@@ -198,7 +198,7 @@ class Plan:
 
     @staticmethod
     def from_dict(data: object) -> "Plan":
-        """The plan of an object of the file's format.
+        """Returns the plan of an object of the file's format.
 
         Raises:
           PlanError: one line that names the first fault.

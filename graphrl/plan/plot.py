@@ -32,7 +32,7 @@ _CHARACTER = 0.066  # inches, width of a character of an op's label
 
 
 def clean(text: str, longest: int = _MAX_NAME) -> str:
-    """A name as one printable line of at most `longest` characters."""
+    """Returns a name as one printable line of at most `longest` characters."""
     line = "".join(character if character.isprintable() else "?" for character in text)
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
@@ -92,7 +92,7 @@ def _finish_lanes(axes: Axes, timeline: Timeline, legend: list[Patch]) -> None:
 
 
 def _type_colours(types: list[str], seconds: np.ndarray) -> tuple[dict[str, str], list[Patch]]:
-    """A colour for every type, and the legend: the types with most time (or most ops) have separate colours."""
+    """Returns a colour for every type, and the legend: the types with most time (or most ops) have separate colours."""
     count = Counter(types)
     weight: Counter[str] = Counter()
     for kind, time in zip(types, seconds.tolist(), strict=True):
@@ -186,7 +186,7 @@ class Picture(Figure):
 
 
 def image_format(path: str | os.PathLike[str]) -> str:
-    """The image format that a path's ending names.
+    """Returns the image format that a path's ending names.
 
     Raises:
       GraphrlError: it is not one of the supported formats; the message lists them.

@@ -93,7 +93,7 @@ class MemoryCurve:
 
 
 def _curve(changes: np.ndarray, is_op: np.ndarray, start: np.ndarray, end: np.ndarray, length: float) -> MemoryCurve:
-    """The curve of a device from its changes `[c, 3]`: entry, bytes compared with the peak, bytes after."""
+    """Returns the curve of a device from its changes `[c, 3]`: entry, bytes compared with the peak, bytes after."""
     entry = changes[1:, 0]
     times = np.stack([start[entry], end[entry]], axis=1).reshape(-1)  # compared at the start, released at the end
     # A transfer's times are clamped between those of the ops around it in the order (see the module's docstring).
@@ -187,7 +187,7 @@ def _description(timeline: Timeline, entry: int) -> Event:
 
 
 def _tracks(timeline: Timeline) -> np.ndarray:
-    """The track of every entry on its device, so that no two slices of a track overlap: `[m] int64`."""
+    """Returns the track of every entry on its device, so that no two slices of a track overlap: `[m] int64`."""
     track = np.full(len(timeline.op), _OPS, np.int64)
     for device in range(timeline.problem.devices):
         moved = np.flatnonzero((timeline.op < 0) & (timeline.device == device))

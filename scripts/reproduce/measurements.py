@@ -198,7 +198,7 @@ def mebibytes(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A quotient in percent."""
+    """Returns a quotient in percent."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 

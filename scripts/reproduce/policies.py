@@ -50,7 +50,7 @@ def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, s
 
 
 def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
-    """An untrained policy."""
+    """Returns an untrained policy."""
     return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
 
 

@@ -140,7 +140,7 @@ def _reads(count: int, rng: np.random.Generator) -> list[list[int]]:
 
 
 def find_family(name: str) -> Family:
-    """The family of that name.
+    """Returns the family of that name.
 
     Raises:
       ProblemError: unknown name; the message lists the nearest ones.
@@ -151,7 +151,7 @@ def find_family(name: str) -> Family:
 
 
 def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
-    """The given options, completed by the defaults of all others. Errors as of `sample`."""
+    """Returns the given options, completed by the defaults of all others. Errors as of `sample`."""
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
@@ -174,7 +174,7 @@ def _regal_like(num_ops: int | None, seed: int, options: dict[str, Any]) -> Samp
 
 
 def _of_model(model: Model) -> Family:
-    """The graphs of `regal-like` that are of one model, as a family."""
+    """Returns the graphs of `regal-like` that are of one model, as a family."""
 
     def sampled(num_ops: int | None, seed: int, options: dict[str, Any]) -> Sample:
         return regal_like(seed, model, num_ops, RegalLike(**options)), {}

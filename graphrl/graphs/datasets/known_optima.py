@@ -91,7 +91,7 @@ class KnownPeak(NamedTuple):
 
 
 def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random in-tree: the root runs last.
+    """Returns a random in-tree: the root runs last.
 
     Args:
       num_ops: at least 1.
@@ -117,7 +117,7 @@ def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = L
 
 
 def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random out-tree: the root runs first. Arguments and errors as of `in_tree`."""
+    """Returns a random out-tree: the root runs first. Arguments and errors as of `in_tree`."""
     parent, rng = _parents("out-tree", num_ops, seed, window)
     edges = list(zip(parent, range(1, num_ops), strict=True))
     weights = Weights.draw(num_ops, len(edges), sizes, rng)
@@ -131,7 +131,7 @@ def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = 
 
 
 def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random series-parallel graph from one source to one sink.
+    """Returns a random series-parallel graph from one source to one sink.
 
     Two or more ops between two terminals are split into 2 to 4 parallel branches with probability `branching`. Else
     they are in series: one op, drawn uniformly, divides them into the ops before and after it. A branch is not branched
@@ -169,7 +169,7 @@ class Planted(NamedTuple):
 
 
 def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: int = 3) -> Planted:
-    """A random instance; each op writes one tensor.
+    """Returns a random instance; each op writes one tensor.
 
     A tensor that is read on another device than its producer's has at most as many bytes as the seconds between them.
     The optimum therefore also holds for "free" transfers of no latency and at least 1 byte per second.
@@ -227,7 +227,7 @@ def op_segment(op: int, reads: int, writes: int, workspace: int) -> Segment:
 
 
 def series(*parts: Iterable[Segment]) -> list[Segment]:
-    """The segments of parts that run one after the other: ascending ranks."""
+    """Returns the segments of parts that run one after the other: ascending ranks."""
     joined: list[Segment] = []
     for part in parts:
         for segment in part:
@@ -245,7 +245,7 @@ def parallel(parts: Iterable[list[Segment]]) -> list[Segment]:
 
 
 def peak(segments: Iterable[Segment]) -> int:
-    """The highest level that the segments reach from level 0, bytes."""
+    """Returns the highest level that the segments reach from level 0, bytes."""
     level = highest = 0
     for segment in segments:
         highest = max(highest, level + segment.hill)
@@ -254,7 +254,7 @@ def peak(segments: Iterable[Segment]) -> int:
 
 
 def order(segments: Iterable[Segment]) -> list[int]:
-    """The ops of the segments, in order."""
+    """Returns the ops of the segments, in order."""
     ops: list[int] = []
     for segment in segments:
         left: list[Ops] = [segment.ops]
@@ -284,7 +284,7 @@ class Weights(NamedTuple):
         return cls(drawn[:num_edges], drawn[num_edges:] * has_workspace, rng.integers(1, 10, num_ops))
 
     def segments(self, num_ops: int, edges: Edges) -> list[Segment]:
-        """The segment of each op: `[num_ops]`."""
+        """Returns the segment of each op: `[num_ops]`."""
         reads, writes = [0] * num_ops, [0] * num_ops
         for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
             writes[source] += size
@@ -294,7 +294,7 @@ class Weights(NamedTuple):
 
 
 def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[Segment]) -> KnownPeak:
-    """The graph of the edges, with the optimum given by `segments` (of the whole graph).
+    """Returns the graph of the edges, with the optimum given by `segments` (of the whole graph).
 
     Ops are numbered in a topological order by the caller; their names are op0, op1 and so on.
     """
@@ -336,7 +336,7 @@ def _add_edges(part: Part, source: int, target: int, edges: Edges) -> None:
 
 
 def _solve(part: Part, own: list[Segment]) -> list[Segment]:
-    """The segments of a part, given those of the single ops."""
+    """Returns the segments of a part, given those of the single ops."""
     if part is None:
         return []
     if isinstance(part, list):

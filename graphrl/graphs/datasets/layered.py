@@ -86,7 +86,7 @@ class LayeredArrays:
 
 
 def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> ComputationGraph:
-    """A layered graph: each op writes one tensor of m bytes and has p bytes of workspace while it runs.
+    """Returns a layered graph: each op writes one tensor of m bytes and has p bytes of workspace while it runs.
 
     The paper has no run times: every op takes 1 s.
 
@@ -112,7 +112,7 @@ def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> Computa
 
 
 def layered_arrays(num_ops: int, seed: int, parameters: Layered = Layered()) -> LayeredArrays:
-    """The graph of `layered` as arrays, about ten times as fast. Arguments and errors as there."""
+    """Returns the graph of `layered` as arrays, about ten times as fast. Arguments and errors as there."""
     check_count("num_ops", num_ops, 3)
     rng = generator("layered", seed, num_ops)
     sizes = _layer_sizes(num_ops, parameters, rng)

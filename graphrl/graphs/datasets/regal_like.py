@@ -22,7 +22,7 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def erdos_renyi(n: int, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Every pair of nodes is joined with the same probability, independently."""
+    """Returns every pair of nodes is joined with the same probability, independently."""
     first, second = np.divmod(_chosen(n * n, probability, rng), n)
     return np.stack([first, second], 1)[first < second]
 
@@ -45,7 +45,7 @@ def barabasi_albert(n: int, edges: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def watts_strogatz(n: int, neighbours: int, rewired: float, rng: np.random.Generator) -> np.ndarray:
-    """A ring in which each node is joined to its `neighbours` nearest nodes, with random rewiring.
+    """Returns a ring in which each node is joined to its `neighbours` nearest nodes, with random rewiring.
 
     Each edge's far end moves with probability `rewired` to a random node, excluding nodes that would make a loop or a
     double edge.
@@ -140,7 +140,7 @@ class RegalLike:
 def regal_like(
     seed: int, model: Model | None = None, num_ops: int | None = None, parameters: RegalLike = RegalLike()
 ) -> ComputationGraph:
-    """A random graph of `num_ops` ops, a source and a sink.
+    """Returns a random graph of `num_ops` ops, a source and a sink.
 
     A random order of the ops directs an undirected random graph; the ops are listed in this order. The source (0 s, no
     tensors) comes before all ops without predecessors, the sink (0 s, no tensors) after all without successors; the
@@ -180,7 +180,7 @@ def _undirected(model: Model, n: int, p: RegalLike, rng: np.random.Generator) ->
 
 
 def _ops(n: int, edges: np.ndarray, p: RegalLike, rng: np.random.Generator) -> tuple[Op, ...]:
-    """The source, the n ops and the sink, joined by `edges` (`[m, 2]`, numbers of ops) and at both ends."""
+    """Returns the source, the n ops and the sink, joined by `edges` (`[m, 2]`, numbers of ops) and at both ends."""
     names = [f"op{i}" for i in range(n)]
     num_tensors = rng.integers(p.most_tensors + 1, size=n)
     num_bytes = _whole_normal(p, (n, p.most_tensors), rng)

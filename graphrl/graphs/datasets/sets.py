@@ -117,7 +117,7 @@ def load_layers(
     limits: ReadLimits = DEFAULT_LIMITS,
     left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
-    """The layers of every graph of `load_graphs`, see `layers_of`.
+    """Returns the layers of every graph of `load_graphs`, see `layers_of`.
 
     Args:
       models, dims, limits, left_out: see `load_graphs`.
@@ -165,7 +165,7 @@ def model_files(model: str) -> list[str]:
 
 
 def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
-    """The name of a graph that is in `load_graphs` of both arguments; None without such a graph.
+    """Returns the name of a graph that is in `load_graphs` of both arguments; None without such a graph.
 
     Graphs are compared by name, without reading or generating them: by their own names in a set or in the model zoo, or
     by file paths.
@@ -224,7 +224,7 @@ class GeneratedSet:
         return range(self.first, self.first + self.count)
 
     def shared(self, other: "GeneratedSet") -> list[str]:
-        """The name of the first graph that is in both sets, if any."""
+        """Returns the name of the first graph that is in both sets, if any."""
         first = max(self.first, other.first)
         both = self.kind == other.kind and first in self.seeds and first in other.seeds
         return [f"{self.kind}@{first}"] if both else []

@@ -63,7 +63,7 @@ def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
 
 
 def _text(head: bytes) -> bytes:
-    """The text without byte-order mark and leading white space."""
+    """Returns the text without byte-order mark and leading white space."""
     return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
 
 

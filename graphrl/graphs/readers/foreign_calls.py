@@ -33,7 +33,7 @@ def read_length(file: IO[bytes]) -> int | None:
 
 
 def hlo_proto(text: bytes) -> bytes:
-    """The serialized `HloModuleProto` of HLO text in UTF-8."""
+    """Returns the serialized `HloModuleProto` of HLO text in UTF-8."""
     try:
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
     except ImportError:
@@ -79,7 +79,7 @@ def _one_line_errors(what: str) -> Any:
 
 
 def _onnx() -> Any:
-    """The compiled half of onnx. The other half takes ten times as long to import, with protobuf and NumPy."""
+    """Returns the compiled half of onnx. The other half takes ten times as long to import, with protobuf and NumPy."""
     if "onnx" not in sys.modules:
         package = types.ModuleType("onnx")
         package.__path__ = [os.path.join(folder, "onnx") for folder in sys.path]

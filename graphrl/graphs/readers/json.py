@@ -234,7 +234,7 @@ def _text(owner: dict[str, Any], key: str, where: str, default: str) -> str:
 
 
 def _show(value: object) -> str:
-    """The value in a few words: containers by their kind, long text by its start."""
+    """Returns the value in a few words: containers by their kind, long text by its start."""
     if isinstance(value, list | dict):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and value.bit_length() > 100:  # Python refuses to print some of them

@@ -42,7 +42,7 @@ def in_turn(works: Sequence[Work]) -> Work:
 
 
 def repeated(work: Work, trips: int) -> Work:
-    """The work repeated `trips` times in the same memory."""
+    """Returns the work repeated `trips` times in the same memory."""
     return work._replace(flops=trips * work.flops, runtime=trips * work.runtime)
 
 

@@ -145,7 +145,7 @@ def _mask(observation: Any) -> Any:
 
 
 def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: Any) -> Any:
-    """A random valid action, uniform."""
+    """Returns a random valid action, uniform."""
     if mask is None:
         return specs.sample(env.action_spec(params), key)
     leaves, structure = jax.tree.flatten(mask)

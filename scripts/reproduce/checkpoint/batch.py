@@ -200,7 +200,7 @@ def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
 
 
 def _flat(tree: Any) -> np.ndarray:
-    """All numbers of a pytree, as one vector."""
+    """Returns all numbers of a pytree, as one vector."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 

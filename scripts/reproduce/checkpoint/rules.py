@@ -162,7 +162,7 @@ def targets(by_name: Mapping[str, Curves]) -> list[str]:
 
 
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
-    """A panel for each program; the label describes the slowdown axis."""
+    """Returns a panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
     picture = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
     panels = picture.subplots(rows, _COLUMNS, squeeze=False).ravel()

@@ -87,7 +87,7 @@ def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Runs:
-    """All runs of the entrants. Missing ones are run now, each on one core."""
+    """Returns all runs of the entrants. Missing ones are run now, each on one core."""
     keys = [
         {
             "workload": workload,

@@ -78,7 +78,7 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
 
 @functools.lru_cache(maxsize=1)
 def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
-    """A workload, and its graph with colocation groups."""
+    """Returns a workload, and its graph with colocation groups."""
     workload = go.load(name)
     return workload, workload.colocated
 

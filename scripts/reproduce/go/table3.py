@@ -220,7 +220,7 @@ def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
 
 
 def _targets(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Target]:
-    """A target for each problem; all are padded to the same sizes."""
+    """Returns a target for each problem; all are padded to the same sizes."""
     to = common_sizes([problem.graph for problem in problems])
     fusion_to = fusion_sizes(problems, to)
     targets = []

@@ -86,7 +86,7 @@ def _cases(settings: Settings) -> list[Case]:
 
 
 def programs(least: int = 0, most: int = MOST) -> list[str]:
-    """The smallest program within these numbers of ops of each family of the zoo's test split."""
+    """Returns the smallest program within these numbers of ops of each family of the zoo's test split."""
     entries = sorted(zoo.select("test-split"), key=lambda entry: (-entry.ops, entry.name))
     of_family = {entry.family: entry for entry in entries if least <= entry.ops <= most}
     return [of_family[family].name for family in sorted(of_family)]

@@ -257,7 +257,7 @@ class _Net:
         return [self.branch(f"{name}/branch{number}", x, branch) for number, (x, branch) in pairs]
 
     def block(self, name: str, x: jax.Array, steps: list[Branch]) -> jax.Array:
-        """All branches of one input; that of the last branch is average-pooled first."""
+        """Returns all branches of one input; that of the last branch is average-pooled first."""
         with jax.named_scope(f"{name}/pool"):
             pooled = average_pool(x, 3, 1)
         outputs = self.branches(name, [x] * (len(steps) - 1) + [pooled], steps)
@@ -271,7 +271,7 @@ class _Net:
             return lax.concatenate([*outputs, max_pool(x, 3, 2, "VALID")], 3)
 
     def block8(self, name: str, x: jax.Array) -> jax.Array:
-        """A block whose two middle branches end in two sides each."""
+        """Returns a block whose two middle branches end in two sides each."""
         first = self.branch(f"{name}/branch0", x, [Conv(320, (1, 1))])
         short = self.branch(f"{name}/branch1", x, [Conv(384, (1, 1))])
         long = self.branch(f"{name}/branch2", x, [Conv(448, (1, 1)), Conv(384, (3, 3))])

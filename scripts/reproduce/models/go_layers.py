@@ -81,7 +81,7 @@ def dense(w: Weights, name: str, x: jax.Array, units: int) -> jax.Array:
 
 
 def embed(w: Weights, name: str, tokens: jax.Array, classes: int, units: int) -> jax.Array:
-    """A row of a table for every token: `[tokens, units]`."""
+    """Returns a row of a table for every token: `[tokens, units]`."""
     return w(name, classes, units).at[tokens].get(mode="promise_in_bounds")
 
 

@@ -47,7 +47,7 @@ class Program(NamedTuple):
 
 
 def undecorated(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """The `Wrap` that leaves a layer unchanged."""
+    """Returns the `Wrap` that leaves a layer unchanged."""
     return layer
 
 

@@ -185,7 +185,7 @@ def abstract_variables() -> Iterator[None]:
 
 
 def _keras_parts(model: Any, call: dict[str, Any]) -> Parts:
-    """A built Keras model or layer; `call` is keyword arguments of its call."""
+    """Returns a built Keras model or layer; `call` is keyword arguments of its call."""
 
     def apply(weights: Any, state: Any, inputs: Any, training: bool) -> tuple[Any, Any]:
         return model.stateless_call(weights, state, inputs, training=training, **call)

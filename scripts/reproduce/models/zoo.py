@@ -53,7 +53,7 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def image(size: int) -> jax.ShapeDtypeStruct:
-    """A square image."""
+    """Returns a square image."""
     return floats(size, size, 3)
 
 

@@ -221,7 +221,7 @@ class _Start(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _start(name: str, transfer: str, devices: int) -> _Start:
-    """A case with its list schedule."""
+    """Returns a case with its list schedule."""
     if name.startswith(zoo.PREFIX):  # two of the devices of its run times
         graph, costs = zoo.load(name).graph, {"latency": LATENCY, "bandwidth": BANDWIDTH}
     else:

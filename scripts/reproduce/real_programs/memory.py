@@ -202,7 +202,7 @@ def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | 
 
 
 def planned_order(subject: Subject, seconds: float) -> Places:
-    """The order of a plan that `of_plan` made."""
+    """Returns the order of a plan that `of_plan` made."""
     return subject.kept_order(_plan_name(seconds))
 
 

@@ -228,7 +228,7 @@ class Subject:
         return TempPredictor(self.module("default"))
 
     def module(self, scheduler: Scheduler) -> HloModule:
-        """The module in the order of one of XLA's schedulers."""
+        """Returns the module in the order of one of XLA's schedulers."""
         if scheduler not in self._modules:
             path = self._file("hlo", f"{scheduler}.pb")
             if not path.exists():
@@ -238,7 +238,7 @@ class Subject:
         return self._modules[scheduler]
 
     def order(self, scheduler: Scheduler) -> Places:
-        """The orders of one of XLA's schedulers."""
+        """Returns the orders of one of XLA's schedulers."""
         return places_of(self.module(scheduler))
 
     def predicted(self, order: Places) -> int:
@@ -248,7 +248,7 @@ class Subject:
         return self.predict(orders[module.entry.name], orders)
 
     def compiled(self, schedule: Scheduler | Places, *, quick: bool = False) -> Any:
-        """The executable of one of XLA's schedulers or of orders; `quick`: as `hook.compile_in_order`."""
+        """Returns the executable of one of XLA's schedulers or of orders; `quick`: as `hook.compile_in_order`."""
         return compile_in_order(self.lowered, schedule, quick=quick)
 
     def keep_order(self, what: str, order: Places) -> None:
@@ -256,7 +256,7 @@ class Subject:
         write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
 
     def kept_order(self, what: str) -> Places:
-        """The order that was kept under this name."""
+        """Returns the order that was kept under this name."""
         orders = json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8"))
         return tuple(tuple(order) for order in orders)
 

@@ -148,7 +148,7 @@ def _geometric_ratio(values: dict[Case, float], best: Mapping[Case, Best], to: s
 
 
 def cells(label: str, one: Score) -> list[str]:
-    """A method's row, under `HEADINGS`."""
+    """Returns a method's row, under `HEADINGS`."""
     extremes = [f"{100 * value:+.1f}%" if math.isfinite(value) else "-" for value in (one.highest, one.lowest)]
     bound = "-" if math.isnan(one.bound) else f"{100 * one.bound:.2f}%"
     seconds = "-" if math.isnan(one.seconds) else f"{one.seconds:.3g}"

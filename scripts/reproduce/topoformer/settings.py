@@ -145,7 +145,7 @@ class Settings(launcher.Settings):
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
-        """The three decodings of policies, one policy per seed; `mark` is appended to the labels."""
+        """Returns the three decodings of policies, one policy per seed; `mark` is appended to the labels."""
         return [
             Entrant(f"{label}{mark}", [method_of(method, path) for path in checkpoints], ENDS)
             for label, method in DECODED.items()
@@ -162,7 +162,7 @@ class Settings(launcher.Settings):
 
 
 def method_of(method: str, checkpoint: str) -> str:
-    """A learned method with a policy, "" for the shipped one."""
+    """Returns a learned method with a policy, "" for the shipped one."""
     if not checkpoint:
         return method
     return f"{method}{',' if ':' in method else ':'}checkpoint={checkpoint}"

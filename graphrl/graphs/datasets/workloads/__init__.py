@@ -21,7 +21,7 @@ def is_workload(model: object) -> bool:
 
 
 def select(model: str) -> tuple[str, ...]:
-    """The names that match a pattern with `*` and `?`, with the prefix: `workloads:gnmt-*/v100-fp32`.
+    """Returns the names that match a pattern with `*` and `?`, with the prefix: `workloads:gnmt-*/v100-fp32`.
 
     Raises:
       ProblemError: no name matches, or one of EGRL's is given a chip.

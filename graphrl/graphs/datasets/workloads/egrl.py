@@ -55,7 +55,7 @@ class _Builder:
         return output
 
     def conv(self, name: str, x: _Map, channels: int, kernel: int, stride: int, *shortcut: _Map) -> _Map:
-        """A square convolution, without bias, that adds its shortcut."""
+        """Returns a square convolution, without bias, that adds its shortcut."""
         weights, side = x.z * channels * kernel**2, x.x // stride
         shape = (side, side, channels)
         macs = side**2 * weights
@@ -67,7 +67,7 @@ class _Builder:
         return self.add(name, "MatMul", shape, x, macs=x.x * x.y * weights, weights=weights)
 
     def graph(self, name: str) -> ComputationGraph:
-        """The graph of all ops; the last output is kept."""
+        """Returns the graph of all ops; the last output is kept."""
         return ComputationGraph(name, tuple(self.ops), outputs=(self.ops[-1].outputs[0].name,))
 
 
@@ -136,13 +136,13 @@ def _bert_layer(b: _Builder, at: str, x: _Map) -> _Map:
 
 
 def _projected(b: _Builder, at: str, x: _Map, columns: int) -> _Map:
-    """A matrix product with a bias."""
+    """Returns a matrix product with a bias."""
     product = b.matmul(f"{at}/matmul", x, columns)
     return b.add(f"{at}/bias", "Add", (x.x, x.y, columns), product, weights=columns)
 
 
 def _added(b: _Builder, at: str, x: _Map, shortcut: _Map) -> _Map:
-    """A residual sum, normalised."""
+    """Returns a residual sum, normalised."""
     total = b.add(f"{at}/sum", "Add", (x.x, x.y, x.z), x, shortcut)
     return b.add(f"{at}/norm", "LayerNormalization", (x.x, x.y, x.z), total, weights=2 * x.z)
 

@@ -89,7 +89,7 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> ZooProgr
 
 
 def home() -> Path:
-    """The folder of the zoo: the value of the environment variable GRAPHRL_ZOO, or the shipped one."""
+    """Returns the folder of the zoo: the value of the environment variable GRAPHRL_ZOO, or the shipped one."""
     return Path(os.environ.get("GRAPHRL_ZOO") or DATA)
 
 
@@ -108,7 +108,7 @@ def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
 
 
 def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
-    """All programs of a folder (by default of `home()`), by name.
+    """Returns all programs of a folder (by default of `home()`), by name.
 
     Raises:
       GraphrlError: the index is missing, or it cannot be read.
@@ -133,7 +133,7 @@ def _entries(folder: str) -> tuple[Entry, ...]:
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
-    """The programs that match every word of `text`.
+    """Returns the programs that match every word of `text`.
 
     Args:
       text: words between slashes, in any order: an architecture, "inference" or "training", a batch size as in "b8",
@@ -162,7 +162,7 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
 
 
 def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry:
-    """The one program that matches every word of `text`.
+    """Returns the one program that matches every word of `text`.
 
     Raises:
       ProblemError: no program matches, or more than one.

@@ -70,12 +70,12 @@ class ZooProgram:
 
 
 def program_name(architecture: str, kind: str, batch: int, level: str) -> str:
-    """The name of a program: architecture, kind, batch and level."""
+    """Returns the name of a program: architecture, kind, batch and level."""
     return f"{architecture}/{kind}/b{batch}/{level}"
 
 
 def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> ComputationGraph:
-    """The graph with multiplicative noise on run times and bytes: a pure function of its arguments.
+    """Returns the graph with multiplicative noise on run times and bytes: a pure function of its arguments.
 
     REGAL applies "multiplicative noise to tensor sizes and op running times" without naming the distribution. Ours is
     log-normal: factors exp(sigma z), z standard normal, independent for each run time, workspace, weight and buffer.
@@ -116,7 +116,7 @@ def _scaled(size: int, factor: float) -> int:
 
 
 def _buffers(graph: ComputationGraph) -> np.ndarray:
-    """A representative of each tensor's class under `alias` and `reuses`: `[t] int`."""
+    """Returns a representative of each tensor's class under `alias` and `reuses`: `[t] int`."""
     a = graph.arrays
     parent = list(range(a.num_tensors))
 

@@ -87,7 +87,7 @@ def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str
 
 
 def file_name(architecture: str, kind: str, level: str) -> str:
-    """The name of the file of a program, for all batch sizes."""
+    """Returns the name of the file of a program, for all batch sizes."""
     return f"{architecture}.{kind}.{level}{SUFFIX}"
 
 
@@ -156,7 +156,7 @@ def names(coded: dict[str, Any]) -> list[str]:
 
 
 def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
-    """Each number relative to the last one of the same key, coded from 1; 0 for None."""
+    """Returns each number relative to the last one of the same key, coded from 1; 0 for None."""
     last: dict[int, int] = {}
     distances = []
     for number, key in zip(numbers, keys, strict=True):
@@ -190,7 +190,7 @@ class Values(NamedTuple):
 
 
 def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any]:
-    """A graph without its numbers, ops in the topological `order`; as JSON. `graph_of` is the inverse."""
+    """Returns a graph without its numbers, ops in the topological `order`; as JSON. `graph_of` is the inverse."""
     ops = [graph.ops[index] for index in order]
     places = {op.name: place for place, op in enumerate(ops)}
     produced = {tensor.name: i for i, tensor in enumerate(tensor for op in ops for tensor in op.outputs)}
@@ -211,7 +211,7 @@ def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any
 
 
 def _suffix(op: Op, tensor: Tensor) -> str | tuple[str]:
-    """The part of an output's name after the op's name; the whole name, in a tuple, without that prefix."""
+    """Returns the part of an output's name after the op's name; the whole name, in a tuple, without that prefix."""
     return tensor.name[len(op.name) :] if tensor.name.startswith(op.name) else (tensor.name,)
 
 
@@ -242,7 +242,7 @@ def _shared(op: Op) -> list[int]:
 
 
 def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
-    """The numbers of a graph, run times to four digits."""
+    """Returns the numbers of a graph, run times to four digits."""
     ops = [graph.ops[index] for index in order]
     return Values(
         [
@@ -261,7 +261,7 @@ def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
 
 
 def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequence[int]) -> ComputationGraph:
-    """The graph of a structure and its numbers; `order` has the index in the structure of each op."""
+    """Returns the graph of a structure and its numbers; `order` has the index in the structure of each op."""
     op_names = names(structure["names"])
     kinds, reads = structure["kinds"], structure["reads"]
     inputs = [Tensor(name, size) for name, size in zip(names(structure["inputs"]), values.inputs, strict=True)]
@@ -315,7 +315,7 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
 def _stored_like(
     program: ZooProgram, first: ZooProgram, storage: Sequence[int], structure: dict[str, Any]
 ) -> list[int] | None:
-    """The order of a program's ops in which it has the first program's structure; None if they differ."""
+    """Returns the order of a program's ops in which it has the first program's structure; None if they differ."""
     index = {op.name: i for i, op in enumerate(program.graph.ops)}
     names = [first.graph.ops[op].name for op in storage]
     if len(index) != len(names) or any(name not in index for name in names):

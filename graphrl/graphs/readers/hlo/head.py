@@ -25,7 +25,7 @@ _INSTRUCTION = rb"(?:" + _NAMED + rb")?" + _SHAPE
 
 
 def _starts_with(*forms: bytes) -> re.Pattern[bytes]:
-    """A pattern for the start of a text in one of these forms."""
+    """Returns a pattern for the start of a text in one of these forms."""
     return re.compile(rb"(?:\xef\xbb\xbf)?" + _SKIPPED + rb"(?:" + rb"|".join(forms) + rb")", re.DOTALL)
 
 

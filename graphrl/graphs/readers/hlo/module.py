@@ -164,7 +164,7 @@ class HloModule:
         return tuple(computations.values())
 
     def with_orders(self, orders: Mapping[str, Sequence[str]]) -> "HloModule":
-        """The module with new orders for some computations, by name; `message` keeps the old ones."""
+        """Returns the module with new orders for some computations, by name; `message` keeps the old ones."""
         schedule = {**self.schedule, **{name: tuple(order) for name, order in orders.items()}}
         return dataclasses.replace(self, schedule=schedule)
 
@@ -336,7 +336,7 @@ def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ..
 def _in_order_of_effects(
     computations: Mapping[str, Computation], schedule: Mapping[str, Sequence[str]]
 ) -> dict[str, Computation]:
-    """The computations, callees before callers, with control predecessors that keep effects in XLA's order.
+    """Returns the computations, callees before callers, with control predecessors that keep effects in XLA's order.
 
     An instruction has effects if it reads or writes something outside its operands and results: a state of random
     numbers, a queue, a channel to another device, the console. Only XLA's schedule orders these. Each therefore gets
@@ -364,7 +364,7 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
 
 @functools.lru_cache(1024)
 def _canonical(config: bytes) -> bytes:
-    """A configuration in JSON with sorted keys, because XLA writes them in any order; other text unchanged."""
+    """Returns a configuration in JSON with sorted keys, because XLA writes them in any order; other text unchanged."""
     try:
         return json.dumps(json.loads(config), sort_keys=True).encode()
     except ValueError:

@@ -280,7 +280,7 @@ class Shape:
         return sum(leaf.bytes for _, leaf in self.leaves)
 
     def at(self, index: Index) -> "Shape":
-        """The part of a tuple at `index`."""
+        """Returns the part of a tuple at `index`."""
         return functools.reduce(lambda shape, k: shape.elements[k], index, self)
 
 
@@ -340,5 +340,5 @@ def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[in
 
 
 def _rounded(count: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `count`."""
+    """Returns the smallest multiple of `multiple` that is at least `count`."""
     return -(-count // multiple) * multiple

@@ -59,7 +59,7 @@ class HloProgram:
         return np.arange(len(self.graph.ops))
 
     def sequence(self, order: ArrayLike) -> tuple[str, ...]:
-        """The schedule of all instructions of the entry computation for an order of the graph's ops.
+        """Returns the schedule of all instructions of the entry computation for an order of the graph's ops.
 
         Parameters and constants come first. Every view follows as soon as its operands have run, a root that is a view
         last.

@@ -60,7 +60,7 @@ class InPlace(NamedTuple):
 
 
 def in_place_pairs(module: HloModule, instruction: Instruction) -> tuple[InPlace, ...]:
-    """The operands that XLA makes an instruction overwrite, each with a part of its output.
+    """Returns the operands that XLA makes an instruction overwrite, each with a part of its output.
 
     XLA inserts a copy first if the update would destroy a value with later readers.
     """
@@ -152,7 +152,7 @@ class Values:
     waits: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def buffer(self, tensor: str) -> str:
-        """The tensor at the end of the chain of aliases."""
+        """Returns the tensor at the end of the chain of aliases."""
         while tensor in self.alias:
             tensor = self.alias[tensor]
         return tensor
@@ -167,7 +167,7 @@ class ValueReader:
         self._values: dict[str, Values] = {}
 
     def of(self, computation: Computation) -> Values:
-        """The values of a computation."""
+        """Returns the values of a computation."""
         if computation.name not in self._values:
             self._values[computation.name] = self._read(computation)
         return self._values[computation.name]
@@ -330,7 +330,7 @@ def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
 
 
 def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
-    """The producer of the part `index` of an instruction's result, resolved through tuples and bitcasts."""
+    """Returns the producer of the part `index` of an instruction's result, resolved through tuples and bitcasts."""
     while instruction.opcode == "tuple" and index:
         instruction, index = body.by_name[instruction.operands[index[0]]], index[1:]
     while instruction.opcode == "get-tuple-element":

@@ -114,7 +114,7 @@ def element_bits(dtype: Any) -> int:
 
 
 def equation_layer(equation: Any) -> Layer | None:
-    """The shapes of an equation's first operand and result; None without shapes."""
+    """Returns the shapes of an equation's first operand and result; None without shapes."""
     shapes: list[Any] = [getattr(atom.aval, "shape", None) for atom in (*equation.invars[:1], *equation.outvars[:1])]
     if not shapes or None in shapes:
         return None
@@ -240,7 +240,7 @@ def _dot(equation: Any) -> int:
 
 
 def _ragged_dot(equation: Any) -> int:
-    """Every row is multiplied with the matrix of its own group only."""
+    """Returns every row is multiplied with the matrix of its own group only."""
     (contracted, _), _ = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     shape = equation.invars[0].aval.shape
     ragged = equation.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
@@ -279,7 +279,7 @@ def _fft(equation: Any) -> int:
 
 
 def _matrix(formula: Callable[[int, int], float]) -> Callable[[Any], int]:
-    """A rule for matrices in the last two dimensions: `formula(long side, short side)` of each."""
+    """Returns a rule for matrices in the last two dimensions: `formula(long side, short side)` of each."""
 
     def rule(equation: Any) -> int:
         *batch, rows, columns = equation.invars[0].aval.shape
@@ -354,18 +354,18 @@ def _pooling(params: Any) -> Window | None:
 
 
 def _along_xy(values: Any) -> tuple[Any, Any]:
-    """The values along x and along y, of the spatial dimensions."""
+    """Returns the values along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
 
 
 def _first_shape(padding: Any) -> Any:
-    """The padding before the input along x, from pairs for the spatial dimensions."""
+    """Returns the padding before the input along x, from pairs for the spatial dimensions."""
     return padding[-1][0] if len(padding) else 0
 
 
 @functools.lru_cache(maxsize=512)
 def _expanded(primitive: Any) -> core.ClosedJaxpr:
-    """The jaxpr of a high-level primitive."""
+    """Returns the jaxpr of a high-level primitive."""
 
     def run(*args: Any) -> list[Any]:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, args)))
@@ -387,7 +387,7 @@ def _kernel(params: Mapping[str, Any], body: Work) -> Work:
 
 
 def _integer(value: Any) -> int | None:
-    """The value if it is a known integer scalar, else None."""
+    """Returns the value if it is a known integer scalar, else None."""
     if value is None or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.integer):
         return None
     return int(value)

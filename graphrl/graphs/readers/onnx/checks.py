@@ -220,7 +220,7 @@ def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
 def _formal_inputs(
     node: NodeProto, schema: onnx.defs.OpSchema
 ) -> Iterable[tuple[onnx.defs.OpSchema.FormalParameter, str]]:
-    """The node's inputs, each with its declaration in the operator's schema."""
+    """Returns the node's inputs, each with its declaration in the operator's schema."""
     for i, name in enumerate(node.input):
         if name and schema.inputs:
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
@@ -229,7 +229,7 @@ def _formal_inputs(
 
 
 def _type_text(element_type: int) -> str:
-    """The type as in schemas: "tensor(float16)"; "" if it is unknown."""
+    """Returns the type as in schemas: "tensor(float16)"; "" if it is unknown."""
     if not element_type or element_type not in TensorProto.DataType.values():
         return ""
     return f"tensor({TensorProto.DataType.Name(element_type).lower()})"
@@ -254,7 +254,7 @@ def _get(shapes: Shapes, index: int) -> Shape | None:
 
 
 def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
-    """A view must have as many elements as its input."""
+    """Returns a view must have as many elements as its input."""
     first, result = _get(inputs, 0), _get(outputs, 0)
     if first is None or result is None or math.prod(first) == math.prod(result):
         return ""
@@ -310,7 +310,7 @@ def _recurrent(_: Mapping[str, Any], inputs: Shapes, __: Shapes) -> str:
 
 
 def _einsum(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
-    """A letter must have one size, or 1."""
+    """Returns a letter must have one size, or 1."""
     terms = attributes.get("equation", b"").decode("utf-8", "replace").replace(" ", "").split("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):

@@ -302,7 +302,7 @@ def _kind(type: TypeProto) -> str:
 
 
 def _describe(type: TypeProto) -> str:
-    """A type for messages: "FLOAT [8, batch]"."""
+    """Returns a type for messages: "FLOAT [8, batch]"."""
     if _kind(type) != "tensor_type":
         return _kind(type).removesuffix("_type").replace("_", " ")
     tensor = type.tensor_type

@@ -89,7 +89,7 @@ def fold(graph: GraphProto, opset: int) -> bool:
 
 
 def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
-    """The small numeric tensors among a graph's constants, by name."""
+    """Returns the small numeric tensors among a graph's constants, by name."""
     return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
 
 
@@ -121,7 +121,7 @@ def computed_values(
 
 
 def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
-    """The only result of a node if it can be determined, else None."""
+    """Returns the only result of a node if it can be determined, else None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
     if (number := static_result(node, scope)) is not None:
@@ -252,7 +252,7 @@ def _restore(model: ModelProto, originals: Sequence[NodeProto]) -> None:
 
 
 def _function_of(node: NodeProto, name: str) -> FunctionProto:
-    """A function whose result has the shape of the node's, in the node's version of its operator set."""
+    """Returns a function whose result has the shape of the node's, in the node's version of its operator set."""
     inner = NodeProto.FromString(node.SerializeToString())
     for kind, names in (("input", inner.input), ("output", inner.output)):
         for i, tensor in enumerate(names):

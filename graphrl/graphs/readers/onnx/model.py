@@ -101,7 +101,7 @@ def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
 
 
 def without_weights(data: Content) -> bytes:
-    """The ONNX model `data` with the values of all large tensors dropped and marked as external.
+    """Returns the ONNX model `data` with the values of all large tensors dropped and marked as external.
 
     Raises:
       GraphError: `data` is not a complete protobuf message.
@@ -110,7 +110,7 @@ def without_weights(data: Content) -> bytes:
 
 
 def standard(domain: str) -> str:
-    """The domain; "" for both names of the standard one."""
+    """Returns the domain; "" for both names of the standard one."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -194,7 +194,7 @@ def _call(node: NodeProto) -> Identity:
 
 
 def _called(model: ModelProto) -> list[FunctionProto]:
-    """The functions that the graph needs; all others are ignored."""
+    """Returns the functions that the graph needs; all others are ignored."""
     functions = {_identity(function): function for function in model.functions}
     needed: dict[Identity, None] = {}
     pending = [_call(node) for node in all_nodes(model.graph.node)]
@@ -296,7 +296,7 @@ def _field(data: Content, position: int, end: int) -> tuple[int, int, int]:
 
 
 def _varint(data: Content, position: int, end: int) -> tuple[int, int]:
-    """The integer at `position`, and its end."""
+    """Returns the integer at `position`, and its end."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]

@@ -93,7 +93,7 @@ def parse_onnx(
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
-    """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
+    """Returns the graph of a model whose nodes are sorted and named and whose shapes are inferred."""
     graph, scope, versions = model.graph, scope_of(model.graph), versions_of(model)
     reads = [reads_of(node) for node in graph.node]
     constants, computed = _constants(graph, reads, scope)

@@ -137,7 +137,7 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
 
 
 def _read_scope(node: NodeProto, scope: Scope) -> Scope:
-    """The part of a scope that a node reads; each run of its body copies it."""
+    """Returns the part of a scope that a node reads; each run of its body copies it."""
     return {name: scope[name] for name in reads_of(node) if name in scope}
 
 
@@ -150,7 +150,7 @@ def _first_states(node: NodeProto, scope: Scope) -> dict[str, Value]:
 
 
 def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, runs: int) -> dict[str, Value]:
-    """The states after another run of a Loop's body."""
+    """Returns the states after another run of a Loop's body."""
     body = subgraphs(node)["body"]
     after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
     results = zip(body.input[2:], body.output[1:], strict=False)
@@ -270,7 +270,7 @@ def _container(kind: str, elements: tuple[Value, ...]) -> Value | None:
 
 
 def _element(value: Value) -> Value:
-    """A value as an element: its type and shape, not its constant."""
+    """Returns a value as an element: its type and shape, not its constant."""
     return value._replace(constant=None)
 
 
@@ -279,7 +279,7 @@ def _input(node: NodeProto, index: int, scope: Scope) -> Value:
 
 
 def _place_among(node: NodeProto, scope: Scope, elements: tuple[Value, ...]) -> int | None:
-    """The index of an element, by the second input, by default the last; 0 if unknown and all are equal."""
+    """Returns the index of an element, by the second input, by default the last; 0 if unknown and all are equal."""
     place = _position(node, 1, scope, len(elements) - 1, len(elements))
     return 0 if place is None and elements.count(elements[0]) == len(elements) else place
 

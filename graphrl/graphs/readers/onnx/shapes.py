@@ -43,7 +43,7 @@ _MAX_ROUNDS = 1000  # of inference: each layer whose shapes depend on those of t
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
-    """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
+    """Returns the model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
 
     Inferred types take precedence over declared ones, which count only where inference gives nothing.
 

@@ -82,7 +82,7 @@ UNKNOWN = Value("unknown")
 
 
 def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """The values that a graph's types and constants declare, and those around it (`outer`), by name."""
+    """Returns the values that a graph's types and constants declare, and those around it (`outer`), by name."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can be in both lists, and inference completes only one of them.
@@ -113,12 +113,12 @@ def _is_more_specific(value: Value, other: Value) -> bool:
 
 
 def of_constant(tensor: TensorProto) -> Value:
-    """The value of a constant."""
+    """Returns the value of a constant."""
     return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
 
 
 def constant_of(attribute: AttributeProto) -> TensorProto | None:
-    """The tensor that an attribute of a Constant defines; None if it is sparse or of a wrong type."""
+    """Returns the tensor that an attribute of a Constant defines; None if it is sparse or of a wrong type."""
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
     values = {
@@ -135,7 +135,7 @@ def constant_of(attribute: AttributeProto) -> TensorProto | None:
 
 
 def value_of(type: TypeProto) -> Value:
-    """The value that a type declares."""
+    """Returns the value that a type declares."""
     kind = type.WhichOneof("value")
     if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
         return Value("sequence of maps")
@@ -159,7 +159,7 @@ def is_unknown(dim: Any) -> bool:
 
 
 def dimension(tensor: str, axis: int, name: str) -> str:
-    """The key in `dims` of an unknown dimension: its name in the model, or tensor and axis without one."""
+    """Returns the key in `dims` of an unknown dimension: its name in the model, or tensor and axis without one."""
     return f"{tensor}:{axis}" if is_made_up(name) else name
 
 
@@ -174,7 +174,7 @@ def is_standard(node: NodeProto) -> bool:
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
-    """The bodies of a node, by attribute ("then_branch", "body", "graphs.0")."""
+    """Returns the bodies of a node, by attribute ("then_branch", "body", "graphs.0")."""
     bodies = {}
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):

@@ -206,7 +206,7 @@ def _gemm(call: Call) -> int:
 
 
 def _einsum(call: Call) -> int:
-    """The naive sum over all letters; an ellipsis counts as the dimensions that it represents."""
+    """Returns the naive sum over all letters; an ellipsis counts as the dimensions that it represents."""
     equation = call.attributes.get("equation", b"")
     terms = (equation.decode("utf-8", "replace") if isinstance(equation, bytes) else "").replace(" ", "")
     sizes: dict[object, int] = {}
