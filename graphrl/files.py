@@ -104,7 +104,7 @@ def _unpacked(data: Content, limit: float) -> bytes:
 
 
 def cache_folder(name: str) -> Path:
-    """Returns this user's cache folder of that name: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
+    """Returns a cache folder of this user: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphrl" / name
 
 

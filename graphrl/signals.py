@@ -72,7 +72,7 @@ class _Listener:
         self._last: int = signal.SIGINT
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler in the main thread: raises KeyboardInterrupt at the first signal; the thread handles the second.
+        """Signal handler of the main thread: raises KeyboardInterrupt at the first signal; the thread handles the next.
 
         Raises:
           KeyboardInterrupt: at the first signal.
@@ -82,7 +82,7 @@ class _Listener:
             raise KeyboardInterrupt
 
     def ignored(self, exception: Any) -> None:
-        """Replaces `sys.unraisablehook`: repeats a signal whose KeyboardInterrupt Python ignored."""
+        """Replacement of `sys.unraisablehook`: a signal whose KeyboardInterrupt Python ignored is repeated."""
         if exception.exc_type is KeyboardInterrupt:
             self.raised = False
             os.write(self._writing, _IGNORED)

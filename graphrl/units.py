@@ -121,7 +121,7 @@ def format_seconds(value: float) -> str:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Returns the value, or None for an infinite number or NaN, which JSON cannot represent."""
+    """Replaces an infinite number or NaN, which JSON cannot represent, by None; returns other values unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

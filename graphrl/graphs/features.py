@@ -7,11 +7,10 @@ as 0 bytes because it has no buffer.
 - `node_features`, `edge_features`: REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops), and
   the structure that a list scheduler uses: degrees, depths, top and bottom levels. Amounts are divided by the graph's
   own mean, then log1p, or divided by its own longest path or largest value.
-- `type_features`: a hash of an op's type, which is any text ("dot_general", "Conv", "reduce"), so that a network
-  accepts types that are not in its training data. The three-letter parts of the name, in lower case, are counted in
-  `BUCKETS` buckets by a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max"
-  and "reduce_sum") are close, others nearly orthogonal. Two indicators, for types in `LIGHT` and in `REDUCTIONS`, are
-  added.
+- `type_features`: an op's type as numbers; it is any text ("dot_general", "Conv"), also one not in the training data.
+  The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by a hash, with a sign by another,
+  and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are close, others nearly
+  orthogonal. Two indicators, for types in `LIGHT` and in `REDUCTIONS`, are added.
 - `layer_features`: EGRL's layer features (table 1 of its paper).
 - `order_features`: Topoformer's features (Gagrani et al. 2022, appendix C.5): eight, each divided by its largest value
   in the graph, and 20 Laplacian encodings.
@@ -179,8 +178,7 @@ def type_features(graph: ComputationGraph) -> np.ndarray:
 def order_features(graph: ComputationGraph) -> np.ndarray:
     """Computes Topoformer's features for each op: `[n, len(ORDER_FEATURES)]` float32, the first eight in [0, 1].
 
-    Rows are in the graph's order. The graphs of the Topoformer paper have one source, one target and one output per op.
-    Definitions for all other graphs:
+    The paper's graphs have one source, one target and one output per op. Definitions for all other graphs:
 
     - output bytes are summed over all outputs; an alias counts as 0, a tensor that reuses a buffer with its own bytes;
       no feature shows that a tensor is kept to the end;

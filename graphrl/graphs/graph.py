@@ -1,8 +1,7 @@
 """Computation graphs on the host: ops, tensors, and the checks that make a graph valid.
 
-A graph is a directed acyclic multigraph of any size. `ComputationGraph` is the form for users and refers to ops and
-tensors by name. `GraphArrays` (its `arrays`) is the form for algorithms: integer indices, and derived quantities. Both
-are immutable.
+A graph is a directed acyclic multigraph of any size. `ComputationGraph` is the form for users, by names. `GraphArrays`
+(its `arrays`) is the form for algorithms: indices, and derived quantities. Both are immutable.
 
 `Pipelined` and `Machine` describe pipelined execution on accelerators and CPUs. Only the objective `max_load`
 (`graphrl.costs`) uses them, except for colocation, which every placement keeps.
@@ -206,9 +205,8 @@ class ComputationGraph:
 class GraphArrays:
     """A graph as index arrays.
 
-    Letters in shapes: n ops in the graph's order; t tensors that an op produces (in the order of producers and their
-    outputs); e uses, which are distinct (tensor, consumer) pairs; f control edges. External inputs cost nothing and are
-    left out.
+    Letters in shapes: n ops in the graph's order; t tensors, in the order of producers and outputs; e uses, which are
+    (tensor, consumer) pairs; f control edges. External inputs, which cost nothing, are left out.
     """
 
     runtime: np.ndarray  # [n] float64, seconds

@@ -60,8 +60,7 @@ class Sizes:
 class PaddedGraph:
     """One graph as padded arrays or, with a leading axis g on every field, a batch of graphs.
 
-    Bytes and seconds are float32, divided by the graph's own units (`byte_unit`, `second_unit`). Padding ops never
-    become ready.
+    Bytes and seconds are float32 in the graph's units (`byte_unit`, `second_unit`). Padding ops never become ready.
     """
 
     num_ops: jax.Array  # [] int32, real ops

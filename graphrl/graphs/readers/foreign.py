@@ -136,8 +136,7 @@ def _exchange(
     """Sends one request and reads the answer.
 
     Returns:
-      (rejected, answer): the result or, if the function rejected its argument, the reason; None if the process ended
-        before.
+      (rejected, answer): the result or, if rejected, the reason; None if the process ended before.
 
     Raises:
       GraphError: the result is longer than `longest` bytes.

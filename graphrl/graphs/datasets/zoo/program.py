@@ -38,8 +38,7 @@ class ZooProgram:
       batch: number of examples.
       level: "jaxpr" (one op per equation, as in `from_jax`) or "hlo" (XLA's optimised instructions).
       graph: of n ops; at level "hlo" in the order of XLA's default schedule.
-      schedules: at level "hlo", the orders of XLA's two schedulers, "default" and "memory": `[n] int32` op indices
-        each.
+      schedules: at level "hlo", orders by XLA's schedulers "default" and "memory", `[n] int32` op indices each.
       temp_bytes: at level "hlo", bytes that XLA allocates in addition to arguments and results in these orders, by our
         model of its buffer assignment.
       versions: versions of jax, jaxlib and, if they are used, keras and keras_hub.
@@ -86,8 +85,7 @@ def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> Computa
     Args:
       graph: any graph.
       seed: at least 0.
-      sigma: standard deviation of the factors' logarithm, 0 to 3; at 0.3, two thirds of the factors are in 0.74 to
-        1.35.
+      sigma: deviation of the factors' logarithm, from 0 to 3; at 0.3, two thirds of the factors are in 0.74 to 1.35.
 
     Raises:
       ProblemError: the seed or sigma is out of range.
