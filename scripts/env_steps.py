@@ -102,7 +102,7 @@ def row(id: str, episode: Episode, seed: int) -> list[str]:
 
 
 def _rate(run: Any, arguments: tuple, steps: int) -> float:
-    """Steps a CPU second of one sample."""
+    """Returns steps a CPU second of one sample."""
     started, calls = time.process_time(), 0
     while not calls or time.process_time() - started < SECONDS:
         jax.block_until_ready(run(*arguments))

@@ -85,7 +85,7 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
-    """Graphs of the folder, each with its entry for the manifest."""
+    """Yields graphs of the folder, each with its entry for the manifest."""
     if args.room_filter:
         yield from _with_room(args, options)
         return

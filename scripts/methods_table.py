@@ -24,7 +24,7 @@ TIME = Budget(seconds=60.0)  # enough for every stage
 
 
 def with_tables(page: str) -> str:
-    """Page with its tables replaced by current ones."""
+    """Returns the page with its tables replaced by current ones."""
     plans = [
         f"| `{one.name}` | {one.kind} | {one.help} | {one.devices} | {_options(one.options)} |" for one in describe()
     ]
@@ -46,7 +46,7 @@ def _auto_rows() -> Iterator[str]:
 
 
 def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Problem]]:
-    """Name of each problem, labelled graphs of every size that matters, and the problem."""
+    """Yields the name of each problem, labelled graphs of every size that matters, and the problem."""
     yield "peak memory, 1 device", _up_to(auto.DP_OPS), Problem("peak_memory", 1)
     yield "peak memory, several devices", _up_to(auto.PEAK_OPS), Problem("peak_memory", 2)
     yield "makespan, `rendezvous`", _up_to(auto.RENDEZVOUS_OPS), Problem("makespan", 2, "rendezvous")
@@ -59,7 +59,7 @@ def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Probl
 
 
 def _up_to(*limits: int) -> list[tuple[str, ComputationGraph]]:
-    """Labelled graphs of the given numbers of ops, and one with more than the last."""
+    """Returns labelled graphs of the given numbers of ops, and one with more than the last."""
     return [*((f"up to {ops:,}", _graph(ops)) for ops in limits), ("more", _graph(limits[-1] + 1))]
 
 

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def digest(name: str, method: str, problem: dict[str, Any]) -> list[Any]:
-    """Digest of placement and order, with the value and the evaluations."""
+    """Returns the digest of placement and order, with the value and the evaluations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plan = graphrl.optimize(name, method=method, evaluations=EVALUATIONS, seed=SEED, **problem)

@@ -77,7 +77,7 @@ def plans(workload: go.Workload) -> list[str]:
 
 
 def figures() -> str:
-    """Table of the chips and their interconnects, with sources."""
+    """Returns the table of the chips and their interconnects, with sources."""
     rows: list[Sequence[str]] = []
     for name in (go.CHIP, "v100-fp32"):
         chip = CHIPS[name]

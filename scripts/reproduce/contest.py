@@ -63,7 +63,7 @@ class Contest(NamedTuple):
         return [row for rows in self.by_label.values() for row in rows]
 
     def faults(self) -> Iterator[str]:
-        """A line for each kind of error of each method."""
+        """Yields a line for each kind of error of each method."""
         for label, rows in self.by_label.items():
             errors = [row.error for row in rows if row.error]
             for text in dict.fromkeys(errors):
@@ -134,7 +134,7 @@ def mean_gaps(contests: Sequence[Contest]) -> dict[str, list[float]]:
 
 
 def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple[str, str]:
-    """Table of mean gaps to the best known at each time, and its notes.
+    """Returns the table of mean gaps to the best known at each time, and its notes.
 
     Args:
       times: seconds, ascending.
@@ -147,5 +147,5 @@ def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple
 
 
 def all_rows(contests: Sequence[Contest]) -> list[Row]:
-    """Rows at all times."""
+    """Returns rows at all times."""
     return [row for contest in contests for row in contest.rows]

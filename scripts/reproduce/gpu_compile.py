@@ -120,7 +120,7 @@ def executable_for_gpu(
 
 
 def memory_of(compiled: Any) -> GpuMemory:
-    """XLA's memory figures of a `jax.stages.Compiled`."""
+    """Returns XLA's memory figures of a `jax.stages.Compiled`."""
     memory = compiled.memory_analysis()
     return GpuMemory(
         memory.argument_size_in_bytes,

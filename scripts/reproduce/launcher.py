@@ -117,7 +117,7 @@ class Settings:
         """
 
     def among(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Selected methods among `labels`."""
+        """Returns the selected methods among `labels`."""
         return tuple(label for label in labels if self.methods is None or label in self.methods)
 
     def contest(self, graphs: Sequence[ComputationGraph], problem: Problem, entrants: Sequence[Entrant]) -> Contest:
@@ -188,7 +188,7 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
 
 
 def command() -> str:
-    """Command line of this process."""
+    """Returns the command line of this process."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 

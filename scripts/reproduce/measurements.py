@@ -102,12 +102,12 @@ class Measurement(NamedTuple):
     date: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Dict of the file's line."""
+        """Returns the dict of the file's line."""
         return self._asdict()
 
     @staticmethod
     def from_dict(value: object) -> "Measurement":
-        """Measurement of such a dict.
+        """Returns the measurement of such a dict.
 
         Raises:
           GraphrlError: it is not a measurement.
@@ -145,7 +145,7 @@ class Measurements:
             return not self._stored and self._lacks(store, key)
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
-        """Figures under a key, measured now if missing; None if the measurement failed, now or before."""
+        """Returns figures under a key, measured now if missing; None if the measurement failed, now or before."""
         return self.get_all([(key, measure)])[0]
 
     def get_all(self, requests: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
@@ -176,13 +176,13 @@ class Measurements:
         return [[one.value for one in some] for some in by_group]
 
     def all_of(self, part: Key) -> list[Figures]:
-        """Figures under all keys with this part, whichever command measured them; failures are left out."""
+        """Returns figures under all keys with this part, whichever command measured them; failures are left out."""
         with open_store(self._path, _KIND) as store:
             lines = list(store.rows.values())
         return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
 
     def table(self, title: str, *texts: str, notes: Iterable[str] = (), summary: str = "") -> Table:
-        """Table of the figures since the last one; failures are among the notes."""
+        """Returns the table of the figures since the last one; failures are among the notes."""
         used, self.used = self.used, []
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
         return Table(title, _origin(used), (*texts, bullets([*notes, *failed])), summary)
@@ -193,7 +193,7 @@ class Measurements:
 
 
 def mebibytes(value: float | None) -> str:
-    """Bytes in MiB, one digit after the point."""
+    """Returns bytes in MiB, one digit after the point."""
     return "-" if value is None else f"{value / MIB:,.1f}"
 
 
@@ -203,7 +203,7 @@ def ratio(value: float | None) -> str:
 
 
 def time_call(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Result of a call, and its seconds."""
+    """Returns the result of a call, and its seconds."""
     started = time.perf_counter()
     return work(), time.perf_counter() - started
 
@@ -250,13 +250,13 @@ REPEATS = 5
 
 
 def median_seconds(work: Callable[[], object]) -> float:
-    """Median seconds of `REPEATS` calls, after one that may compile."""
+    """Returns the median seconds of `REPEATS` calls, after one that may compile."""
     work()
     return statistics.median(call_seconds(work) for _ in range(REPEATS))
 
 
 def call_seconds(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Returns seconds of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -55,7 +55,7 @@ def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
 
 
 def cached_policy(file: Path, make: Callable[[], Policy[Any]]) -> Path:
-    """File of a policy, made now if missing."""
+    """Returns the file of a policy, made now if missing."""
     if not file.exists():
         print(f"training {file.stem}", file=sys.stderr, flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,7 @@ def _after_readers(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
-    """Mask of the ops that precede one in every order, itself included: `[n] bool`."""
+    """Returns the mask of the ops that precede one in every order, itself included: `[n] bool`."""
     before = np.zeros(len(predecessors), bool)
     before[index] = True
     stack = [index]
@@ -172,7 +172,7 @@ def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
 
 
 def _group(op: Op) -> str:
-    """Key that all ops of a group share."""
+    """Returns the key that all ops of a group share."""
     number = _NUMBER.search(op.name)
     if number is not None:
         return number[1]

@@ -45,7 +45,7 @@ def costs(job: Job, write: Write) -> None:
 
 
 def _schedules(job: Job, transfer: Transfer) -> Row:
-    """Random decisions for random graphs and programs, on three devices."""
+    """Returns random decisions for random graphs and programs, on three devices."""
     rng = np.random.default_rng(job.seed)
     graphs = random_graphs(16 if job.small else 64, 3 if job.small else 21, job.seed)
     graphs += [load(name).graph for name in SHARING[: 1 if job.small else 2]]
@@ -70,7 +70,7 @@ def _schedules(job: Job, transfer: Transfer) -> Row:
 
 
 def _maps(job: Job) -> Row:
-    """Random maps of ResNet-50 on the chip of EGRL."""
+    """Returns random maps of ResNet-50 on the chip of EGRL."""
     task = map_problem(WORKLOADS["resnet50"](), NNP_I)
     padded, count = maps_device.pad(task), 16 if job.small else 256
     choices = np.random.default_rng(job.seed).integers(0, task.memories, (2, padded.sizes.steps, count))
@@ -84,7 +84,7 @@ def _maps(job: Job) -> Row:
 
 
 def _kernels(job: Job) -> Row:
-    """Random fusion priorities of a training step."""
+    """Returns random fusion priorities of a training step."""
     task = fusion_problem(load("lstm2/training/b8/jaxpr" if job.small else "vgg16/training/b8/jaxpr").graph)
     padded, count = fusion_device.pad(task), 4 if job.small else 64
     choices = np.random.default_rng(job.seed).integers(0, 4, (count, fusion_device.common_sizes([task]).ops))

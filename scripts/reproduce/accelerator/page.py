@@ -78,7 +78,7 @@ _SECTIONS = {
 
 
 def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> str:
-    """Text of the page.
+    """Returns the text of the page.
 
     Args:
       rows: of all parts so far.
@@ -115,7 +115,7 @@ def _with_ratio(row: Row, rates: Mapping[tuple[str, int], float]) -> Row:
 
 
 def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
-    """Text and table, sorted by the first column; empty without rows."""
+    """Returns the text and table, sorted by the first column; empty without rows."""
     measured = [row for row in rows if section.key in row]
     lines = [section.cells.format(**row).split(" | ") for row in measured]
     lines.sort(key=lambda line: line[0])
@@ -134,7 +134,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
-    """Sentence of the main results."""
+    """Returns the sentence of the main results."""
     if args.platform == "cpu":
         small = ", of small sizes, and XLA compiled with little effort" * args.small
         return (

@@ -96,7 +96,7 @@ def rollouts(job: Job, write: Write) -> None:
 
 
 def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
-    """Rates of `count` parallel environments, sharded over all devices.
+    """Returns rates of `count` parallel environments, sharded over all devices.
 
     Raises:
       GraphrlError: an episode has not ended after its number of steps.
@@ -140,7 +140,7 @@ def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array,
 
 
 def _mask(observation: Any) -> Any:
-    """Mask of valid actions, None if all are valid."""
+    """Returns the mask of valid actions, None if all are valid."""
     return getattr(observation, "action_mask", None)
 
 

@@ -77,7 +77,7 @@ def _write(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def _rows(job: Job, compiled: str) -> Iterator[Row]:
-    """Rows of a part as they arrive, and a last one if its process was cut or failed."""
+    """Yields rows of a part as they arrive, and a last one if its process was cut or failed."""
     limit = job.left
     command = [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))]
     environment = _environment(job, compiled)

@@ -73,7 +73,7 @@ class Compiled(NamedTuple):
 
 
 def device(settings: Settings) -> Iterator[Table]:
-    """Table of means, then a table for each program; writes a picture to --out.
+    """Yields the table of means, then a table for each program; writes a picture to --out.
 
     Raises:
       GraphrlError: none of the requested methods belongs to this section, or the file has no figures of the requested
@@ -144,7 +144,7 @@ def _run(failed: Mapping[Task, str], task: Task) -> Figures:
 
 
 def _lines(steps: Steps) -> str:
-    """Table with a row for each method."""
+    """Returns a table with a row for each method."""
     lines = []
     for method, own in steps.items():
         peak = None if own["peak"] is None else own["peak"] - own["results"]
@@ -166,7 +166,7 @@ def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
 
 
 def _curves(steps: Mapping[str, Steps]) -> dict[str, Curves]:
-    """Points with measured slowdowns, of programs whose undecorated gradient was measured."""
+    """Returns points with measured slowdowns, of programs whose undecorated gradient was measured."""
     return {
         program: Curves(_points(own, RULES), [], _points(own, LIMITS)) for program, own in steps.items() if NONE in own
     }
@@ -182,7 +182,7 @@ def _points(steps: Steps, methods: Iterable[str]) -> list[Point]:
 
 
 def _means(steps: Mapping[str, Steps]) -> str:
-    """Table of means over programs, with a row for each method."""
+    """Returns the table of means over programs, with a row for each method."""
     lines = []
     for method in METHODS:
         some = [own for own in steps.values() if method in own and NONE in own]
@@ -194,7 +194,7 @@ def _means(steps: Mapping[str, Steps]) -> str:
 
 
 def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
-    """Accuracy of the predictions, and the XLA flags of the measurements."""
+    """Yields the accuracy of the predictions, and the XLA flags of the measurements."""
     apart, near = list[float](), list[bool]()
     for own in steps.values():
         for method, figures in own.items():
@@ -224,7 +224,7 @@ def compile_task(task: Task) -> tuple[Task, str]:
 
 
 def run_task(task: Task) -> Figures:
-    """Figures of a task whose file exists."""
+    """Returns figures of a task whose file exists."""
     program, file = build(task.program, small=task.small), Compiled(*pickle.loads(task.path.read_bytes()))
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
     step = serialize_executable.deserialize_and_load(*file.executable)

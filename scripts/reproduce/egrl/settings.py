@@ -70,7 +70,7 @@ class Runs(NamedTuple):
 
 
 def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Entrants with the evaluations of the command line."""
+    """Returns entrants with the evaluations of the command line."""
     return [
         Entrant(method, settings.evaluations, 0.0, 1 if method in ONCE else settings.seeds)
         for method in settings.among(methods)
@@ -78,7 +78,7 @@ def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Entrants with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
+    """Returns entrants with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
     return [
         Entrant(method, 0, time, settings.seeds if time <= 10 else 1)
         for time in settings.times
@@ -132,7 +132,7 @@ class _Traced(MapTask):
 
 
 def _measure(key: Key) -> Figures:
-    """Latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
+    """Returns latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
     problem = problem_of(key["workload"])
     task = _Traced(problem, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
     memory_map = find_map_solver(key["method"])(task)

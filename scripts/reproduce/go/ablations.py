@@ -103,7 +103,7 @@ class Gains(NamedTuple):
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each variant."""
+    """Yields a table with a row for each variant."""
     cases = _cases(settings)
     names = QUICK if settings.quick else tuple(VARIANTS)
     gains = {name: _gains(settings, name, cases) for name in names}
@@ -126,14 +126,14 @@ def ablations(settings: Settings) -> Iterator[Table]:
 
 
 def _steps(settings: Settings, name: str) -> int:
-    """Number of training steps."""
+    """Returns the number of training steps."""
     if not VARIANTS[name].learns:
         return 0
     return FEW_STEPS if settings.quick else STEPS
 
 
 def _cases(settings: Settings) -> dict[str, list[Case]]:
-    """Test problems by kind of graphs; none of them is trained on."""
+    """Returns test problems by kind of graphs; none of them is trained on."""
     count = 1 if settings.quick else TESTED
     names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
     task = unseen.of_programs(DEVICES, "rendezvous")
@@ -145,7 +145,7 @@ def _cases(settings: Settings) -> dict[str, list[Case]]:
 
 
 def _random(kinds: Sequence[str], count: int) -> list[Case]:
-    """Random test problems, padded to common sizes, so that a network is compiled once."""
+    """Returns random test problems, padded to common sizes, so that a network is compiled once."""
     graphs = load_graphs([f"{kind}:{OPS}x{count}@5000" for kind in kinds])
     to = common_sizes(graphs)
     return [Case(graph.name, graph, problem_of(GoSettings(), graph, "rendezvous"), to) for graph in graphs]
@@ -167,7 +167,7 @@ def _gains(settings: Settings, name: str, cases: Mapping[str, Sequence[Case]]) -
 def _makespans(
     settings: Settings, network: Key, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
 ) -> np.ndarray:
-    """Mean makespan of each case over the policies, one policy per seed: `[cases]`."""
+    """Returns the mean makespan of each case over the policies, one policy per seed: `[cases]`."""
 
     def run(case: Case, seed: int) -> Figures:
         full = f"{method},checkpoint={policies[seed]}" if policies[seed] else method

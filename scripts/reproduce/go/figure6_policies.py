@@ -60,7 +60,7 @@ HOW = (
 
 
 def figure6_policies(settings: Settings) -> Iterator[Table]:
-    """Table of one workload: a column of another would take many minutes."""
+    """Yields the table of one workload: a column of another would take many minutes."""
     name, columns = SMALL[0], [*RUNS]
     runs = {column: run for column, run in RUNS.items() if not (settings.quick and run.tasks)}
     by_column = {

@@ -60,7 +60,7 @@ class FusingPolicy(Policy):
 
 
 def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
-    """Settings of GO with other tasks, and with other `changes` if given.
+    """Returns settings of GO with other tasks, and with other `changes` if given.
 
     A policy that decides fusion alone does not observe the simulated schedule.
     """
@@ -73,7 +73,7 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
 
 @functools.lru_cache(maxsize=1)
 def problem_of(workload: str) -> FusionProblem:
-    """Fusion problem of a workload."""
+    """Returns the fusion problem of a workload."""
     return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
@@ -122,7 +122,7 @@ def best_drawn(
     samples: int,
     seed: int = 0,
 ) -> Choices:
-    """Best choices that a policy draws in some rounds.
+    """Returns the best choices that a policy draws in some rounds.
 
     Each round draws around the best choices so far, at first the instance's start. The first sample of a round is the
     most likely one.
@@ -142,12 +142,12 @@ def best_drawn(
 
 
 def fused(problem: FusionProblem, choices: Choices) -> Fusion:
-    """Fusion of an instance's choices."""
+    """Returns the fusion of an instance's choices."""
     return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
 
 
 def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
-    """Plan of the kernels of an instance's choices, with its exact costs."""
+    """Returns the plan of the kernels of an instance's choices, with its exact costs."""
     kernels = fused_graph(fused(problem, choices))
     roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
@@ -165,12 +165,12 @@ def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ke
 
 
 def milliseconds(figures: Figures | None) -> str:
-    """Milliseconds of a run, in tables; a `*` marks a plan that exceeds memory."""
+    """Returns milliseconds of a run, in tables; a `*` marks a plan that exceeds memory."""
     return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
 def fusion(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program."""
+    """Yields a table with a row for each program."""
     rows = dict[str, Figures]()
     for name in _programs(min(settings.graphs, COUNT), small=settings.quick):
         figures = settings.measurements.get({"program": name, "fuse": "rules"}, functools.partial(_measure, name))
@@ -196,7 +196,7 @@ def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
 
 
 def _programs(count: int, *, small: bool) -> list[str]:
-    """One program of each architecture, spread evenly from small to large; or the smallest ones."""
+    """Returns one program of each architecture, spread evenly from small to large; or the smallest ones."""
     largest = {entry.architecture: entry for entry in zoo.select(PROGRAMS)}
     entries = sorted(largest.values(), key=lambda entry: (entry.ops, entry.name))
     last = count - 1 if small else len(entries) - 1
@@ -221,7 +221,7 @@ def _measure(name: str) -> Figures:
 
 
 def _line(name: str, figures: Figures) -> list[str]:
-    """Row under `HEADINGS`: times are fractions of single ops on one device."""
+    """Returns the row under `HEADINGS`: times are fractions of single ops on one device."""
     *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
     return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]
 

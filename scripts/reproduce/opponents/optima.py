@@ -49,7 +49,7 @@ sys.exit(code)
 
 
 def optima(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each question."""
+    """Yields a table with a row for each question."""
     closed = _closed(settings)
     share = _share([_proved(row) for row in closed])
     lines = [
@@ -66,7 +66,7 @@ def optima(settings: Settings) -> Iterator[Table]:
 
 
 def random_dags(settings: Settings) -> Iterator[Table]:
-    """Table of `auto` against the best known plans of random DAGs.
+    """Yields the table of `auto` against the best known plans of random DAGs.
 
     `auto` has its share of cores under --processes. CP-SAT on all cores runs only on graphs where `auto` proves no
     optimum.
@@ -148,7 +148,7 @@ def _time(settings: Settings) -> str:
 
 
 def _gap_to_proven(settings: Settings) -> list[str]:
-    """Mean gap of auto where CP-SAT, with more time, proves the optimum."""
+    """Returns the mean gap of auto where CP-SAT, with more time, proves the optimum."""
     proof = _seconds(settings) if settings.quick else _PROOF_SECONDS
     gaps: list[float] = []
     for ops, devices in itertools.product((48, 73, 98), (2, 3, 4)):
@@ -165,7 +165,7 @@ def _gap_to_proven(settings: Settings) -> list[str]:
 
 
 def _known_peaks(settings: Settings, family: str) -> list[str]:
-    """Share of graphs, generated with a known least peak, on which auto finds it."""
+    """Returns the share of graphs, generated with a known least peak, on which auto finds it."""
     sizes = (20, 40, 60) if settings.quick else (20, 100, 300)
     count = 2 if settings.quick else _KNOWN_GRAPHS
     samples = [sample(family, sizes[seed % len(sizes)], seed) for seed in range(count)]

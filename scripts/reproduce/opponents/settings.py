@@ -71,7 +71,7 @@ class Settings(launcher.Settings):
 
 
 def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:
-    """Random DAG of REGAL's description (`datasets/regal_like.py`); its four models take turns.
+    """Returns random DAG of REGAL's description (`datasets/regal_like.py`); its four models take turns.
 
     `num_ops` counts neither the source nor the sink; by default it is drawn from 50 to 200.
     """
@@ -82,7 +82,7 @@ BASELINE = "brkga"
 
 
 def dags(settings: Settings) -> Iterator[Table]:
-    """Table of mean gaps, then a table for each transfer model and number of devices."""
+    """Yields the table of mean gaps, then a table for each transfer model and number of devices."""
     graphs = [dag(seed, 20 if settings.quick else None) for seed in settings.graph_seeds]
     problems = {
         f"{transfer}, {devices}": Problem("makespan", devices, transfer, **costs)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def dags(settings: Settings) -> Iterator[Table]:
 
 
 def layered(settings: Settings) -> Iterator[Table]:
-    """Table of mean gaps, then a table for each size."""
+    """Yields the table of mean gaps, then a table for each size."""
     sizes = (30, 40) if settings.quick else (500, 1000, 2000)
     titles = [f"Layered graphs of {ops:,} ops: peak memory on 1 device" for ops in sizes]
     runs = {}
@@ -152,6 +152,6 @@ def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequen
 
 
 def _joined(gaps: Sequence[float]) -> str:
-    """Gaps at the times, one where all are equal."""
+    """Returns gaps at the times, one where all are equal."""
     texts = [percent(each) for each in gaps]
     return " / ".join(texts if len(set(texts)) > 1 else texts[:1])

@@ -42,7 +42,7 @@ class _Row(NamedTuple):
 
 
 def memory(settings: Settings) -> Iterator[Table]:
-    """Table of training steps, and one of inference programs."""
+    """Yields the table of training steps, and one of inference programs."""
     for training in (True, False):
         names = [
             name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
@@ -112,7 +112,7 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 
 def prediction(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each of XLA's schedules and for the longest plan's."""
+    """Yields a table with a row for each of XLA's schedules and for the longest plan's."""
     errors = {name: list[float]() for name in ("default", "memory", "graphrl")}
     for subject in settings.subjects((*TRAINING, *INFERENCE)):
         plan = of_plan(settings, subject, settings.times[-1])
@@ -134,7 +134,7 @@ def prediction(settings: Settings) -> Iterator[Table]:
 
 
 def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
-    """Figures under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+    """Returns figures under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
 
     def measure() -> Figures:
         order = subject.order(scheduler)
@@ -163,7 +163,7 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
 
 
 def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Figures under graphrl's plan with recomputation for at most `RECOMPUTE` of the run time.
+    """Returns figures under graphrl's plan with recomputation for at most `RECOMPUTE` of the run time.
 
     These are `temp`, `recomputed` (part of the estimated run time), `clones`, and total `seconds`. Only compiled.
     """
@@ -183,7 +183,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Figures under graphrl's plan: `found_by`, `predicted`, `temp`, total `seconds`.
+    """Returns figures under graphrl's plan: `found_by`, `predicted`, `temp`, total `seconds`.
 
     The plan is that of `graphrl.compile(seconds=...)` without cached plans. Its order is kept (`planned_order`).
     """
@@ -207,7 +207,7 @@ def planned_order(subject: Subject, seconds: float) -> Places:
 
 
 def bytes_of(figures: Figures | None) -> int | None:
-    """XLA's figure of temporaries."""
+    """Returns XLA's figure of temporaries."""
     return None if figures is None else int(figures["temp"])
 
 

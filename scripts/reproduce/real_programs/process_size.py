@@ -194,7 +194,7 @@ class _Sampler:
 
 
 def _resident() -> int:
-    """Resident bytes of this process."""
+    """Returns the resident bytes of this process."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmRSS"))
     return 1024 * int(line.split()[1])
 

@@ -130,7 +130,7 @@ def build(name: str) -> Program:
 
 
 def parts(name: str) -> tuple[str, str, int]:
-    """Architecture, "training" or "inference", and batch size of a program's name.
+    """Returns the architecture, "training" or "inference", and batch size of a program's name.
 
     Raises:
       GraphrlError: the name is wrong, or there is no such architecture.
@@ -187,11 +187,11 @@ class Settings(launcher.Settings):
                 parts(name)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:
-        """Programs of a section: those of --programs, else the small ones with --quick, else its own."""
+        """Returns programs of a section: those of --programs, else the small ones with --quick, else its own."""
         return self.programs or (QUICK if self.quick else own)
 
     def subjects(self, own: Sequence[str]) -> "Iterator[Subject]":
-        """Subjects of `names_of`, one after another: each takes much memory."""
+        """Yields subjects of `names_of`, one after another: each takes much memory."""
         return (Subject(name, self.out) for name in self.names_of(own))
 
 
@@ -242,7 +242,7 @@ class Subject:
         return places_of(self.module(scheduler))
 
     def predicted(self, order: Places) -> int:
-        """Predicted temporaries of orders of the default scheduler's module."""
+        """Returns predicted temporaries of orders of the default scheduler's module."""
         module = self.module("default")
         orders = named_orders(module, order)
         return self.predict(orders[module.entry.name], orders)

@@ -62,7 +62,7 @@ def _synthetic_data(quick: bool) -> list[str]:
 
 
 def _zoo(which: tuple[str, int], count: int, quick: bool) -> list[ComputationGraph]:
-    """Programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
+    """Returns programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
     names = _programs(which, quick)[:count]
     programs = [zoo.load(name).graph for name in names]
     rounds = range(-(-count // len(programs)))
@@ -102,7 +102,7 @@ TASKS = {
 
 @functools.cache
 def unseen(task: str, count: int, quick: bool) -> list[ComputationGraph]:
-    """Test graphs of a task, loaded once."""
+    """Returns test graphs of a task, loaded once."""
     return TASKS[task].graphs(count, quick)
 
 
@@ -163,11 +163,11 @@ class Settings(launcher.Settings):
         check_known("method", self.methods or (), METHODS)
 
     def unseen(self, task: str) -> list[ComputationGraph]:
-        """Test graphs of a task."""
+        """Returns test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
     def trained(self, task: str, kind: Kind) -> list[Path]:
-        """Policies of a task, one per seed; trains the missing ones.
+        """Returns policies of a task, one per seed; trains the missing ones.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -188,7 +188,7 @@ class Settings(launcher.Settings):
         return copy_policy(policy, self.out)
 
     def budget(self, label: str) -> Budget:
-        """Budget of a method in a task's table."""
+        """Returns the budget of a method in a task's table."""
         seconds = {"cp-sat": self.cp_sat, LONGER: self.longer}
         return Budget(None, seconds[label]) if label in seconds else Budget(self.evaluations)
 

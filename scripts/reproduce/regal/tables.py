@@ -67,7 +67,7 @@ class Score(NamedTuple):
 
 
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
-    """Table of a task; writes the histogram of improvements."""
+    """Yields the table of a task; writes the histogram of improvements."""
     title, problem = TASKS[task].title, TASKS[task].problem
     labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # neither ships
     order = [label for label in METHODS if label in labels]
@@ -93,13 +93,13 @@ def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[T
 
 
 def scores(contest: Contest, baseline: Sequence[Row]) -> dict[str, Score]:
-    """Scores of every method."""
+    """Returns scores of every method."""
     best = best_known([*contest.rows, *contest.others])
     return {label: score(rows, baseline, best) for label, rows in contest.by_label.items()}
 
 
 def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best]) -> Score:
-    """Scores of a method. Graphs on which it or the baseline failed are left out of the figures that need them.
+    """Returns scores of a method. Graphs on which it or the baseline failed are left out of the figures that need them.
 
     Args:
       rows: of the method, one for each graph and seed.
@@ -135,7 +135,7 @@ def _by_seed(rows: Sequence[Row]) -> dict[int, dict[Case, float]]:
 
 
 def _gains(ours: dict[int, dict[Case, float]], seed: int, base: dict[Case, float]) -> np.ndarray:
-    """Improvements by graph with one seed: `[g]` float64."""
+    """Returns improvements by graph with one seed: `[g]` float64."""
     values = next(iter(ours.values())) if len(ours) == 1 else ours.get(seed, {})
     return np.array([1 - values[case] / base[case] for case in values if case in base and base[case] > 0])
 
@@ -158,7 +158,7 @@ def cells(label: str, one: Score) -> list[str]:
 
 
 def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
-    """Lines on the goals, on the value of the hint, and on the gain of training over the hint."""
+    """Yields lines on the goals, on the value of the hint, and on the gain of training over the hint."""
     brkga, (closing, matching) = by_label[BASELINE], GOALS[task]
     for label in (label for label in ("regal", UNTRAINED, "regal-hint") if label in by_label):
         ours = by_label[label]
@@ -177,7 +177,7 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
 
 
 def gap_summary(by_label: Mapping[str, Score]) -> str:
-    """Mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
+    """Returns the mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
     labels = [
         label for label in (*LEARNED, BASELINE) if label in by_label and label in ("regal", "regal-hint", BASELINE)
     ]

@@ -92,7 +92,7 @@ class Settings(launcher.Settings):
         return "" if self.checkpoint is None else self.kept(self.checkpoint)
 
     def kept(self, path: Path) -> str:
-        """Path of a policy's copy in --out.
+        """Returns the path of a policy's copy in --out.
 
         Raises:
           GraphrlError: the policy cannot be read.
@@ -132,14 +132,14 @@ class Settings(launcher.Settings):
         return Entrant(DP, [f"approximate-dp:width={self.width}"], ENDS, self.few)
 
     def classical(self) -> list[Entrant]:
-        """Selected methods without learning. Always includes the two that gaps are measured from."""
+        """Returns the selected methods without learning. Always includes the two that gaps are measured from."""
         entrants = [self.reference(), Entrant("dfs-dp", ["dfs-dp"], Budget(None, self.dfs_dp), self.few)]
         entrants += [Entrant(label, [method], ENDS) for label, method in FAST.items()]
         entrants += self._at_times("anneal", "anneal")
         return [one for one in entrants if one.label in (DP, RANDOM) or self._takes_part(one.label)]
 
     def learned(self) -> list[Entrant]:
-        """Selected decodings of the policy, and its warm start of annealing."""
+        """Returns the selected decodings of the policy, and its warm start of annealing."""
         warm = self._at_times("topoformer+", method_of("topoformer+", self.given))
         entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]

@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def table1(settings: Settings) -> Iterator[Table]:
-    """A table and a picture for each size."""
+    """Yields a table and a picture for each size."""
     for ops in settings.sizes:
         title = f"Layered graphs of {ops:,} ops"
         print(title, file=sys.stderr, flush=True)
@@ -65,7 +65,7 @@ def table1(settings: Settings) -> Iterator[Table]:
 
 
 def real(settings: Settings) -> Iterator[Table]:
-    """A table for each stratum of sizes with programs in the test split."""
+    """Yields a table for each stratum of sizes with programs in the test split."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
         trained = settings.trained("real", real_data(settings.quick))
@@ -81,7 +81,7 @@ def real(settings: Settings) -> Iterator[Table]:
 
 
 def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
-    """Programs of the test split by stratum, without empty strata."""
+    """Returns programs of the test split by stratum, without empty strata."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("hlo/training/test-split"))
     if settings.quick:
         entries = entries[:1]
@@ -94,7 +94,7 @@ def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]
 
 
 def real_data(quick: bool) -> list[str]:
-    """Settings of `graphrl train` that name the training programs: other families than the tested ones."""
+    """Returns settings of `graphrl train` that name the training programs: other families than the tested ones."""
     sets = {}
     for name, words in (("train", "train-split"), ("validation", "valid-split")):
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
@@ -137,18 +137,18 @@ def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
 
 
 def scores(contest: Contest) -> dict[str, Score]:
-    """Scores of every label."""
+    """Returns scores of every label."""
     return {label: _score(contest, label) for label in contest.by_label}
 
 
 def gaps(contest: Contest, label: str, reference: str) -> list[float]:
-    """Relative gap of a method to another, by graph, means over seeds; graphs without both are left out."""
+    """Returns the relative gap of a method to another, by graph, means over seeds; graphs without both are left out."""
     rows = [*contest.by_label.get(label, ()), *(contest.by_label.get(reference, ()) if label != reference else ())]
     return [-gain for gain in improvements(rows, label, reference)]
 
 
 def spread(contest: Contest, label: str) -> str:
-    """Least and largest mean gap from approximate DP over seeds; "" for one seed."""
+    """Returns the least and largest mean gap from approximate DP over seeds; "" for one seed."""
     rows, reference = contest.by_label[label], contest.by_label[DP]
     seeds = sorted({row.seed for row in rows})
     means = [
@@ -160,7 +160,7 @@ def spread(contest: Contest, label: str) -> str:
 
 
 def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
-    """Line that compares a method with another, graph by graph."""
+    """Yields the line that compares a method with another, graph by graph."""
     if values := gaps(contest, label, reference):
         yield (
             f"{label} against {reference}: {estimate(values).percent(True)} on the mean of {len(values)} graphs, "
@@ -169,7 +169,7 @@ def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
 
 
 def seconds_text(one: Estimate) -> str:
-    """Seconds as text of a table."""
+    """Returns seconds as text of a table."""
     if np.isnan(one.mean):
         return "-"
     return f"{one.mean:.3g}" + ("" if one.half is None else f" ± {one.half:.1g}")
