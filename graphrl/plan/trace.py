@@ -60,7 +60,7 @@ class Timeline:
         self.memory = [_curve(each, is_op, self.start, self.end, self.length) for each in costs.memory_changes]
 
     def routes(self) -> dict[int, tuple[int, list[int]]]:
-        """For each transfer's entry: the entry of the op that writes its tensor, and entries that read its copy."""
+        """Maps each transfer's entry to the entry of the op that writes its tensor, and entries that read its copy."""
         a = self.graph.arrays
         entry_of_op = np.empty(a.num_ops, np.int64)
         entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)

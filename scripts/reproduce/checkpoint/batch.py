@@ -97,7 +97,7 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Returns the largest batch that fits, 0 if not even one example fits.
+    """Searches for the largest batch that fits; returns 0 if not even one example fits.
 
     A batch larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
     steps that double, then halves the interval.
@@ -200,7 +200,7 @@ def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
 
 
 def _flat(tree: Any) -> np.ndarray:
-    """Returns all numbers of a pytree, as one vector."""
+    """Concatenates all numbers of a pytree into one vector."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 

@@ -69,7 +69,7 @@ def planning(settings: Settings) -> Iterator[Table]:
 
 
 def planning_of(settings: Settings, name: str, method: str) -> Figures | None:
-    """Returns predicted bytes and slowdown, and seconds of planning."""
+    """Returns the predicted bytes, the predicted slowdown and the planning time in seconds of one method."""
     key = {"what": "planning", "program": name, "method": method, "size": settings.size}
     return settings.measurements.get(key, functools.partial(_planned, settings, name, method))
 
@@ -166,7 +166,7 @@ def _kept_figures(settings: Settings, name: str, share: float, budget: int, *, v
 
 
 def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
-    """Returns figures of planning for a budget, and XLA's temporaries of the result, None if the budget was refused."""
+    """Plans for a budget; returns its figures, and XLA's temporaries of the result, None if the budget was refused."""
     program = build(name, small=settings.quick)
     gradient, figures = fitted(program, budget, verify=verify)
     refused = figures["predicted"] is None

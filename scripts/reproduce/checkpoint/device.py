@@ -44,13 +44,13 @@ Steps = Mapping[str, Figures]  # of one program, by method
 
 
 class Task(NamedTuple):
-    """A program and a method.
+    """A gradient to compile and measure: a program and a method.
 
     Attributes:
-      program, method: their names.
+      program, method: names of the program and the method.
       small: True for the program's small size.
       chip: name of the chip that predicted times are for.
-      path: of the compiled gradient.
+      path: file of the compiled gradient.
     """
 
     program: str
@@ -160,7 +160,7 @@ def _lines(steps: Steps) -> str:
 
 
 def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
-    """Measured and predicted slowdown against the undecorated gradient, which must have been measured."""
+    """Returns measured and predicted slowdown against the undecorated gradient, which must have been measured."""
     measured, predicted = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
     return measured, predicted
 
@@ -224,7 +224,7 @@ def compile_task(task: Task) -> tuple[Task, str]:
 
 
 def run_task(task: Task) -> Figures:
-    """Returns figures of a task whose file exists."""
+    """Runs a compiled task, whose file must exist; returns its measurements."""
     program, file = build(task.program, small=task.small), Compiled(*pickle.loads(task.path.read_bytes()))
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
     step = serialize_executable.deserialize_and_load(*file.executable)
@@ -252,7 +252,7 @@ def _compiled(task: Task) -> Compiled:
 
 
 def _peak(step: Any, args: Any) -> int | None:
-    """Peak bytes in use after a step, less the bytes in use before it. None if the device reports no memory."""
+    """Measures a step's peak bytes in use, less the bytes in use before it; None if the device reports no memory."""
     before = _stats().get("bytes_in_use")
     jax.block_until_ready(step(*args))
     return None if before is None else _stats()["peak_bytes_in_use"] - before

@@ -33,11 +33,11 @@ from reproduce.models.losses import Program, undecorated
 
 
 class Kind(NamedTuple):
-    """A loss.
+    """A kind of program: a loss at two sizes.
 
     Attributes:
       build: builds the program from its sizes, of which one is `batch`.
-      full, small: its sizes.
+      full, small: arguments of `build` for either size.
     """
 
     build: Callable[..., Program]
@@ -133,7 +133,7 @@ POLICIES: Mapping[str, Any] = {
 
 
 def plain(program: Program) -> Gradient:
-    """Returns the gradient without any rule."""
+    """Returns the gradient function without any checkpointing rule."""
     return jax.value_and_grad(program.loss(undecorated))
 
 
@@ -249,10 +249,10 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
     compiled module's instructions ("seconds").
 
     Args:
-      settings: whose file keeps them.
-      program: its name.
-      method: of `GRADIENTS` or `XLA`.
-      batch: instead of the program's own.
+      settings: settings, whose file stores the figures.
+      program: program name.
+      method: a key of `GRADIENTS`, or `XLA`.
+      batch: batch size in place of the program's own.
     """
     key: dict[str, Any] = {"what": "memory", "program": program, "method": method, "size": settings.size}
     if batch is not None:
@@ -266,7 +266,7 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
 
 
 def slowdown(settings: Settings, program: str, method: str) -> float | None:
-    """Estimated time of the traced gradient over that of the undecorated one, less 1; None if a measurement failed.
+    """Estimates the relative slowdown of the traced gradient over the undecorated one; None if a measurement failed.
 
     XLA's own recomputation is in no traced function. Its slowdown is that of the compiled modules.
     """
@@ -323,12 +323,12 @@ def _of_instructions(compiled: Any, chip: str) -> float:
 
 
 class Point(NamedTuple):
-    """A method on a program.
+    """Memory and time of a method on a program, a point of a curve.
 
     Attributes:
-      method: its name.
-      temporaries: in bytes, by XLA's compiler.
-      share: of the undecorated gradient's temporaries.
+      method: method name.
+      temporaries: bytes of temporaries, by XLA's compiler.
+      share: `temporaries` as a share of the undecorated gradient's.
       slowdown: estimated time over the undecorated gradient's, less 1.
     """
 
@@ -355,7 +355,7 @@ def least(candidates: Sequence[Point], slowdown: float) -> Point | None:
 
 
 def best(candidates: Sequence[Point]) -> Point | None:
-    """Returns the point with the least temporaries, the fastest of those; None without points."""
+    """Returns the point with the least temporaries (of several, the fastest); None without points."""
     return min(candidates, key=_by_memory, default=None)
 
 

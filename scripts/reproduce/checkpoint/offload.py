@@ -31,7 +31,7 @@ class Way(NamedTuple):
     """A way to store hidden activations.
 
     Attributes:
-      policy: of jax.
+      policy: jax's checkpoint policy.
       awaited: True if the forward pass waits for copies to the host.
       joined: True if a barrier joins the gradients of a layer.
     """

@@ -102,7 +102,7 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
 
 
 class Curves(NamedTuple):
-    """A program's points."""
+    """Points of a program, by kind of method."""
 
     rules: list[Point]
     xla: list[Point]
@@ -141,7 +141,7 @@ def _share(point: Point | None) -> str:
 
 
 def targets(by_name: Mapping[str, Curves]) -> list[str]:
-    """Summary against the best rule at its slowdown, and the number of rules that graphrl equals at theirs."""
+    """Summarises graphrl against the best rule at its slowdown, and counts the rules that graphrl equals at theirs."""
     beaten, rules, quotients = 0, 0, []
     for curves in by_name.values():
         for rule in curves.rules[1:]:  # the first is none
@@ -162,7 +162,7 @@ def targets(by_name: Mapping[str, Curves]) -> list[str]:
 
 
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
-    """Returns a panel for each program; the label describes the slowdown axis."""
+    """Draws a panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
     picture = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
     panels = picture.subplots(rows, _COLUMNS, squeeze=False).ravel()

@@ -83,7 +83,7 @@ def evolution(settings: Settings) -> Iterator[Table]:
 
 
 def maps(settings: Settings) -> Iterator[Table]:
-    """Yields two tables for each workload."""
+    """Yields two tables for each workload: neighbours in one memory, and moves against the compiler's map."""
     for workload in settings.workloads:
         entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, MAPS_TIMED)[-1:]]
         runs, problem = runs_of(settings, workload, entrants), problem_of(workload)
@@ -104,7 +104,7 @@ def maps(settings: Settings) -> Iterator[Table]:
 
 
 def _curves_figure(runs: Runs, settings: Settings) -> Figure:
-    """Latency against evaluations for each method with a curve, and the compiler's latency and the bound."""
+    """Draws latency against evaluations for each method with a curve, the compiler's latency, and the bound."""
     figure = Picture(figsize=(9.0, 5.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     at = np.unique(np.linspace(1, settings.evaluations, POINTS).astype(int))
@@ -250,7 +250,7 @@ def transitions(problem: MapProblem, before: np.ndarray, after: np.ndarray, kind
     """Returns tensors and bytes of one kind that move from memory to memory: `[M, M]` int64 each.
 
     Args:
-      before, after: `[2, n]` memories.
+      before, after: `[2, n]` memories of weights and of outputs, by step.
       kind: 0 for weights, 1 for outputs.
     """
     mask = (problem.has_weights, problem.has_outputs)[kind]

@@ -61,7 +61,7 @@ class Entrant(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Measurements on one workload."""
+    """Measurements of all entrants on one workload."""
 
     workload: str
     by_entrant: dict[Entrant, list[Figures]]  # those that did not fail
@@ -87,7 +87,7 @@ def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Runs:
-    """Returns all runs of the entrants. Missing ones are run now, each on one core."""
+    """Returns all runs of the entrants; missing runs are executed now, each on one core."""
     keys = [
         {
             "workload": workload,
@@ -132,7 +132,7 @@ class _Traced(MapTask):
 
 
 def _measure(key: Key) -> Figures:
-    """Returns latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
+    """Runs a method; returns latencies, bound, seconds, curve `[[evaluations, latency], ...]`, and memories by step."""
     problem = problem_of(key["workload"])
     task = _Traced(problem, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
     memory_map = find_map_solver(key["method"])(task)

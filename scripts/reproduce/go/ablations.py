@@ -48,7 +48,7 @@ SMALL = dataclasses.replace(  # the perceptron of scripts/go.toml
 
 
 class Variant(NamedTuple):
-    """A network, and whether it is trained."""
+    """A variant of GO's network, and whether it is trained."""
 
     network: GoConfig
     learns: bool = True
@@ -98,7 +98,7 @@ class Gains(NamedTuple):
 
     @property
     def drawn(self) -> np.ndarray:
-        """Gains by drawing, on all random graphs."""
+        """Gains of the best plan drawn from the policy, on all random graphs."""
         return np.concatenate([self.by_kind[kind]["drawn"] for kind in ("seen kinds", "held-out kind")])
 
 
@@ -183,7 +183,7 @@ def _makespans(
 
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
-    """File of a policy, trained now unless measured before; its parameters and training seconds, None if it failed."""
+    """Trains a policy unless it exists; returns its file, and its parameters and training time, None on failure."""
     steps = _steps(settings, name)
     file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 

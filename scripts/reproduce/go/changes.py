@@ -121,7 +121,7 @@ def gains(case: Case) -> np.ndarray:
 
 
 def expected(policy: Policy, to: Sizes) -> Scores:
-    """Gains that a policy implies: log-odds of each move against staying, as percent. Graphs are padded to `to`."""
+    """Returns the gains that a policy implies, as percent: log-odds of moving over staying. Pads graphs to `to`."""
     config = policy.config
     network = networks(dataclasses.replace(config.network, changes=0.0)).policy
 
@@ -139,7 +139,7 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
 
 def fit(view: View, cases: Sequence[Case]) -> Scores:
-    """Ridge regression of the gains of some cases on a view of them. Returns its predictions for any case."""
+    """Fits gains by ridge regression on a view of some cases; returns a function that predicts gains of any case."""
     rows = np.concatenate([view(case)[case.moves] for case in cases])
     mean, deviation = rows.mean(0), rows.std(0) + 1e-6
     rng = np.random.default_rng(0)
@@ -213,7 +213,7 @@ def schedule_features(case: Case) -> np.ndarray:
 
 
 def _joined(case: Case, ops: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Features of ops `[n, k]`, of pairs `[n, d, l]`, and the pairs' difference from those of the op's own device."""
+    """Joins features of ops `[n, k]`, of pairs `[n, d, l]`, and each pair's difference from the op's own device."""
     own = pairs[np.arange(case.ops), case.placement][:, None]
     return np.concatenate([np.repeat(ops[:, None], case.devices, 1), pairs, pairs - own], -1)
 

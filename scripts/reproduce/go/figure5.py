@@ -46,7 +46,7 @@ DRAWN, MOVED, TUNED = "go:rounds=1,tries=0", "go:rounds=1", f"go:rounds=1,tries=
 
 
 class Column(NamedTuple):
-    """A column of the table: a method, and its policy, "" if it has no policy."""
+    """A column of the table: a method, and its policy ("" without one)."""
 
     heading: str
     method: str
@@ -74,9 +74,9 @@ class Row(NamedTuple):
     """An architecture left out of pre-training.
 
     Attributes:
-      architecture: its name.
-      ops: of its workload.
-      changes: of single ops at the start: their number, the number with a gain, and the largest gain, percent.
+      architecture: architecture name.
+      ops: number of ops of its workload.
+      changes: single changes of the initial plan: their number, the number with a gain, and the largest gain, percent.
       figures: by column heading, figures of the seeds, None where nothing was run.
     """
 

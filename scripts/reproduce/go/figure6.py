@@ -43,7 +43,7 @@ class Search(NamedTuple):
     """A column of figure 6.
 
     Attributes:
-      rule: of fusion.
+      rule: fusion rule.
       steps: kinds of moves of each search in sequence; searches share the time equally. None is all kinds.
     """
 
@@ -70,7 +70,7 @@ def figure6(settings: Settings) -> Iterator[Table]:
 
 
 def machine_of(name: str, limit: int | None = None) -> Problem:
-    """Returns a table 2's number of V100s for a workload, optionally with a memory limit in bytes."""
+    """Returns the problem of a workload: table 2's number of V100s, optionally with a memory limit in bytes."""
     return Problem("makespan", WORKLOADS[name].devices, "link", LATENCY, BANDWIDTH, limit, resident_weights=True)
 
 
@@ -170,7 +170,7 @@ def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray
 
 
 def _start(graph: ComputationGraph, problem: Problem, *, with_order: bool) -> Plan:
-    """Better of two plans: all on one device, or the placement of a list schedule, with its order or the program's."""
+    """Returns the better of two plans: one device, or a list schedule's placement (with its order or the program's)."""
     a = graph.arrays
     placement, order = list_schedule(graph, problem)
     program = a.topological.astype(np.int64)
@@ -210,7 +210,7 @@ def _mean_milliseconds(runs: Sequence[Figures]) -> str:
 
 
 def _kernels(runs: Sequence[Figures]) -> list[str]:
-    """Bound, inlined ops, and inlined ops that are computed on several devices."""
+    """Formats the bound, the number of inlined ops, and of those that are computed on several devices."""
     if not runs:
         return ["-"] * 3
     several = np.mean([one["apart"] for one in runs])

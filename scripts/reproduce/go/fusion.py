@@ -60,7 +60,7 @@ class FusingPolicy(Policy):
 
 
 def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
-    """Returns settings of GO with other tasks, and with other `changes` if given.
+    """Returns GO's settings with other tasks, and with other `changes` if given.
 
     A policy that decides fusion alone does not observe the simulated schedule.
     """
@@ -84,7 +84,7 @@ def initial(
     to: Sizes | None = None,
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
-    """Instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
+    """Builds an instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
 
     An inlined op is ordered right before the first kernel that computes it, and has that kernel's device in case it
     becomes a kernel.
@@ -122,13 +122,13 @@ def best_drawn(
     samples: int,
     seed: int = 0,
 ) -> Choices:
-    """Returns the best choices that a policy draws in some rounds.
+    """Draws choices from a policy in several rounds; returns the best.
 
     Each round draws around the best choices so far, at first the instance's start. The first sample of a round is the
     most likely one.
 
     Args:
-      cost: of choices `[n]` each.
+      cost: function that returns the cost of choices, `[n]` each.
     """
     rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
@@ -165,7 +165,7 @@ def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ke
 
 
 def milliseconds(figures: Figures | None) -> str:
-    """Returns milliseconds of a run, in tables; a `*` marks a plan that exceeds memory."""
+    """Formats the makespan of a run in milliseconds; a `*` marks a plan that exceeds memory."""
     return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
@@ -221,7 +221,7 @@ def _measure(name: str) -> Figures:
 
 
 def _line(name: str, figures: Figures) -> list[str]:
-    """Returns the row under `HEADINGS`: times are fractions of single ops on one device."""
+    """Formats a row under `HEADINGS`: times are fractions of the time of single ops on one device."""
     *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
     return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]
 

@@ -35,9 +35,9 @@ class Entry(NamedTuple):
     """A method and its time limit.
 
     Attributes:
-      method: with its options; one that plays a policy names its file.
-      seconds: of a search.
-      name: in tables.
+      method: method with its options; a method that plays a policy names its file.
+      seconds: time limit of a search.
+      name: name in tables.
     """
 
     method: str
@@ -125,7 +125,7 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, s
 
 
 def time_to(figures: Figures, value: float) -> float | None:
-    """Returns seconds until a search had a plan within `NEAR` of a makespan; None if it never had."""
+    """Returns the seconds until a search had a plan within `NEAR` of a makespan; None if it never had one."""
     return next((spent for spent, other in figures["reached"] if other <= value * (1 + NEAR)), None)
 
 
@@ -133,9 +133,9 @@ def imitated(config: GoSettings, batches: Iterable[Batch], seed: int, what: str)
     """Trains a policy by imitation from initial weights, one step on each batch.
 
     Args:
-      config: of the learner.
-      batches: of lessons.
-      seed: of the weights.
+      config: settings of the learner.
+      batches: batches of lessons, one for each step.
+      seed: seed of the initial weights.
       what: name of the training data, for the policy's note.
     """
     functions, started, steps = _functions(config), time.perf_counter(), 0

@@ -84,13 +84,13 @@ def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
 
 
 def run_time(figures: Sequence[Figures]) -> str:
-    """Returns the mean over the seeds, as in the paper."""
+    """Formats the mean run time over the seeds, as in GO's paper."""
     value = _value(figures)
     return "-" if not figures else "OOM" if value is None else f"{value:.3f}"
 
 
 def search_time(figures: Sequence[Figures]) -> str:
-    """Returns the mean seconds of the search, and until it was near its best."""
+    """Formats the mean seconds of the search, and until it was near its best plan."""
     if not figures:
         return "-"
     whole = statistics.mean(one["seconds"] for one in figures)

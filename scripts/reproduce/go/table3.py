@@ -88,7 +88,7 @@ def table3(settings: Settings) -> Iterator[Table]:
 
 
 def in_one_shot(settings: Settings, problem: FusionProblem, seed: int = 0) -> Fusion:
-    """Returns the best of a batch of plans drawn from the policy."""
+    """Draws a batch of fusions from the policy; returns the best."""
     return _best(_policy(settings), problem, rounds=1, samples=SAMPLES, seed=seed)
 
 
@@ -146,7 +146,7 @@ def _drawn(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """PPO's updates from the rule like XLA's, and from the policy's plan.
+    """Runs PPO's updates from the rule like XLA's, and from the policy's plan.
 
     Only the second run is timed, because it reuses the program that the first one compiled.
     """
@@ -160,7 +160,7 @@ def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """PPO's updates from the rule like XLA's alone."""
+    """Runs PPO's updates from the rule like XLA's alone."""
     return {"value": _after_updates(problem, _start(xla_like(problem)), seed).seconds}
 
 
@@ -197,7 +197,7 @@ def _programs(most_ops: int) -> list[FusionProblem]:
 
 
 class Target(NamedTuple):
-    """One program."""
+    """A program to imitate: its instance, choices and their weights."""
 
     instance: CompileParams
     inlined: np.ndarray  # [n] int32, the final choices of `flips`
@@ -246,7 +246,7 @@ def _step(settings: GoSettings, steps: int, params: Any, moments: Any, target: T
 
 
 def imitation_loss(settings: GoSettings, params: Any, target: Target) -> jax.Array:
-    """Weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
+    """Computes the weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, target.instance)
     observation = observe(instance, instance.start, settings.network.tasks, no_features(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)

@@ -129,7 +129,7 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
 
 
 def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) -> Iterator[str]:
-    """Median and largest seconds of each method. They can exceed the limit: a first plan is never cut short."""
+    """Yields median and largest seconds of each method. They can exceed the limit: a first plan is never cut short."""
     for entry in entries:
         runs = [run for case in cases for run in settings.measurements.all_of({**case._asdict(), **entry.key})]
         seconds = [float(run["seconds"]) for run in runs]
@@ -151,7 +151,7 @@ def _cell(gaps: np.ndarray, graphs: np.ndarray) -> str:
 
 
 def _notes(entries: Sequence[Entry], values: np.ndarray, graphs: np.ndarray) -> Iterator[str]:
-    """Yields the ratio of every other method to `auto`."""
+    """Yields a line with the makespan ratio of every other method to `auto`."""
     for (mine, entry), (place, auto) in itertools.product(enumerate(entries), enumerate(entries)):
         logs = np.log(values[:, mine] / values[:, place])
         finite = np.isfinite(logs)

@@ -121,7 +121,7 @@ def zigzag(number: int) -> int:
 
 
 def unzigzag(code: int) -> int:
-    """Inverse of `zigzag`."""
+    """Decodes an integer; the inverse of `zigzag`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
 
 
@@ -141,7 +141,7 @@ def texts(names: Sequence[str]) -> dict[str, Any]:
 
 
 def names(coded: dict[str, Any]) -> list[str]:
-    """Inverse of `texts`."""
+    """Decodes names; the inverse of `texts`."""
     scopes, stems = coded["scopes"], coded["stems"]
     last = [0] * max(1, len(stems))
     texts = []

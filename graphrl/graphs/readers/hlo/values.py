@@ -197,7 +197,7 @@ class ValueReader:
     def _aliases(
         self, computation: Computation, i: Instruction, operands: list[Leaves], values: Values
     ) -> Iterator[tuple[str, str]]:
-        """The tensors of an instruction that are in a buffer that it reads: pairs of tensor and source."""
+        """Yields (tensor, source) for an instruction's tensors that are in the buffer of a tensor that it reads."""
         for index, source, overwritten in self._shared(i, operands):
             if len(source) != 1 or i.shape.at(index).dtype == "token":
                 continue

@@ -136,7 +136,7 @@ def clear_versions(model: ModelProto) -> None:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of their bodies, in a fixed order."""
+    """Yields the nodes and those of their bodies, in a fixed order."""
     for node in nodes:
         yield node
         for body in subgraphs(node).values():

@@ -184,7 +184,7 @@ def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
 
 
 def bodies_in(graph: GraphProto) -> Iterator[GraphProto]:
-    """The bodies of a graph's nodes, without those inside them."""
+    """Yields the bodies of a graph's nodes, without the bodies inside them."""
     return (body for node in graph.node for body in subgraphs(node).values())
 
 

@@ -221,13 +221,13 @@ def _einsum(call: Call) -> int:
 
 
 def _recurrent(call: Call) -> int:
-    """RNN, GRU, LSTM: each step multiplies the input and the state by the matrices of all gates and directions."""
+    """Counts RNN, GRU, LSTM: a step multiplies input and state by the matrices of all gates and directions."""
     steps = math.prod(call.input(0)[:2])
     return 2 * steps * (math.prod(call.input(1)) + math.prod(call.input(2)))
 
 
 def _attention(call: Call) -> int:
-    """softmax(Q K^T) V: two products and five steps per score. 4-D: batch, heads, length, size; 3-D: heads merged."""
+    """Counts softmax(Q K^T) V: two products, five steps a score. 4-D: batch, heads, length, size; 3-D: heads merged."""
     query, key, value = call.input(0), call.input(1), call.input(2)
     if len(query) not in (3, 4) or len(key) != len(query) or len(value) != len(query):
         return call.written
