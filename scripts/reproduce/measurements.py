@@ -161,7 +161,7 @@ class Measurements:
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
     ) -> list[list[Figures | None]]:
-        """Calls `get` for groups of keys. Each group is measured by one process, in parallel processes of one core each.
+        """Calls `get` for groups of keys; each group is measured by one of several parallel processes of one core.
 
         Raises:
           GraphrlError: a process died.

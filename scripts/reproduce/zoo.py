@@ -29,7 +29,7 @@ SCHEDULERS: tuple[Scheduler, ...] = ("default", "memory")
 
 
 def missing_files(architecture: Architecture, folder: Path) -> list[tuple[str, str]]:
-    """Returns the kind and level of the files that are missing or have other batch sizes than the architecture."""
+    """Lists kind and level of the files that are missing or have other batch sizes than the architecture."""
     missing = []
     for kind in KINDS:
         batches = set(getattr(architecture, kind))
@@ -77,7 +77,7 @@ def _from_jaxpr(program: Program) -> dict[str, Any]:
 
 
 def _from_xla(program: Program) -> dict[str, Any]:
-    """Returns the graph, XLA's two schedules, and predicted bytes of temporaries in both."""
+    """Compiles a program; returns its graph, XLA's two schedules, and predicted bytes of temporaries in both."""
     lowered = jax.jit(program.fn).lower(*program.args)
     modules = {key: captured(lowered, key) for key in SCHEDULERS}
     read = {key: read_hlo(module, chip=DEFAULT_CHIP) for key, module in modules.items()}

@@ -22,7 +22,7 @@ class _Section(NamedTuple):
 
     Attributes:
       title: heading of the section.
-      key: name that the rows of the table have.
+      key: field that only the rows of this table have.
       headings: headings of the columns.
       cells: format string of a line.
       text: format string of the text above the table, filled with the last row.

@@ -122,7 +122,7 @@ def _identity(w: Weights, name: str, x: jax.Array, stride: int) -> jax.Array:
 
 
 def _narrowed(windows: tuple[tuple[int, int], ...]) -> Callable[[Weights, str, jax.Array, int], jax.Array]:
-    """Makes a bottleneck: convolutions of a quarter of the channels between two of 1x1; oblong windows share the stride."""
+    """Makes a bottleneck: convolutions of a quarter of the channels between two of 1x1; oblong ones share a stride."""
 
     def op(w: Weights, name: str, x: jax.Array, stride: int) -> jax.Array:
         channels = x.shape[-1]

@@ -149,7 +149,7 @@ def _yardsticks(settings: Settings, seconds: float) -> list[Entrant]:
 
 
 def _dags(settings: Settings) -> Cells:
-    """Returns random DAGs by their number of ops."""
+    """Generates random DAGs, grouped by number of ops."""
     devices = (2,) if settings.quick else (2, 4, 8)
     return {
         (f"{ops:,}", transfer, d): [Case(f"{ops}@{seed}", transfer, d) for seed in settings.graph_seeds]
@@ -158,7 +158,7 @@ def _dags(settings: Settings) -> Cells:
 
 
 def _programs(settings: Settings) -> Cells:
-    """Returns programs of the model zoo, from small to large, on two of the devices of its run times."""
+    """Loads programs of the model zoo, from small to large, on two of the devices of its run times."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
     places = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
     names = [zoo.PREFIX + entries[i][1] for i in places]
@@ -166,7 +166,7 @@ def _programs(settings: Settings) -> Cells:
 
 
 def _figures(settings: Settings, cells: Cells, entrants: Sequence[Entrant]) -> dict[Case, dict[Entrant, Figures]]:
-    """Returns figures of the cases without failures: makespan in seconds; moves a second and counts of annealing."""
+    """Runs all entrants; returns the cases without failures: makespan (s), annealing's moves per second and counts."""
     cases = [case for some in cells.values() for case in some]
     groups = [[{**case._asdict(), **entrant._asdict()} for entrant in entrants] for case in cases]
     work = functools.partial(_measure, source=settings.schedule_yardstick)
@@ -184,13 +184,13 @@ def _values(complete: Sequence[dict[Entrant, Figures]], entrants: Sequence[Entra
 
 
 def _ratios(what: str, transfer: str, devices: int | str, values: np.ndarray) -> list[str]:
-    """Returns the first cells of a row: ratio of the second entrant to the first, and of the others to the second."""
+    """Formats a row's first cells: ratio of the second entrant to the first, and of the others to the second."""
     ratios = values[:, 1] / values[:, 0], *(values[:, 2:] / values[:, 1:2]).T
     return [what, transfer, f"{devices}", f"{len(values)}", *(f"{_means(ratio):.4f}" for ratio in ratios)]
 
 
 def _means(ratios: np.ndarray) -> np.ndarray:
-    """Returns the geometric means over the first axis."""
+    """Computes geometric means over the first axis."""
     return np.exp(np.log(ratios).mean(0))
 
 
@@ -221,7 +221,7 @@ class _Start(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _start(name: str, transfer: str, devices: int) -> _Start:
-    """Returns a case with its list schedule."""
+    """Loads a case and computes its list schedule."""
     if name.startswith(zoo.PREFIX):  # two of the devices of its run times
         graph, costs = zoo.load(name).graph, {"latency": LATENCY, "bandwidth": BANDWIDTH}
     else:

@@ -152,7 +152,7 @@ def _in_bad_order(function: Callable[..., Any], args: tuple[Any, ...], options: 
 
 
 def _breadth_first(module: HloModule, computation: Computation) -> tuple[str, ...]:
-    """Returns instructions by depth: the most instructions in a chain that ends with one."""
+    """Orders instructions by depth, the length of the longest chain of instructions that ends with one."""
     depth: dict[str, int] = {}
     for name in module.order(computation):
         i = computation.by_name[name]
@@ -165,7 +165,7 @@ def _array(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def _towers(x: jax.Array, weights: list[tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """Wide values, one for each pair of weights; a good order keeps one at a time."""
+    """Computes wide values, one for each pair of weights; a good order keeps only one of them at a time."""
     return jnp.concatenate([jnp.sin(x @ wide) @ narrow for wide, narrow in weights], 1)
 
 

@@ -130,7 +130,7 @@ def build(name: str) -> Program:
 
 
 def parts(name: str) -> tuple[str, str, int]:
-    """Returns the architecture, "training" or "inference", and batch size of a program's name.
+    """Splits a program's name into architecture, "training" or "inference", and batch size.
 
     Raises:
       GraphrlError: the name is wrong, or there is no such architecture.
@@ -214,7 +214,7 @@ class Subject:
 
     @functools.cached_property
     def lowered(self) -> jax.stages.Lowered:
-        """Lowered function."""
+        """The program, lowered by jax."""
         return jax.jit(self.program.fn).lower(*self.program.args)
 
     @functools.cached_property
@@ -252,11 +252,11 @@ class Subject:
         return compile_in_order(self.lowered, schedule, quick=quick)
 
     def keep_order(self, what: str, order: Places) -> None:
-        """Keeps an order for `kept_order`, also for later processes."""
+        """Stores an order for `kept_order` in a file, also for later processes."""
         write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
 
     def kept_order(self, what: str) -> Places:
-        """Returns the order that was kept under this name."""
+        """Loads the order that `keep_order` stored under this name."""
         orders = json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8"))
         return tuple(tuple(order) for order in orders)
 

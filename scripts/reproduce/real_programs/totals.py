@@ -97,7 +97,7 @@ def _measure(name: str, seconds: float) -> Figures:
 
 
 def _times(executables: Any, state: Any, batch: Any) -> list[float]:
-    """Returns the median seconds of a call of each, in turns."""
+    """Measures the median seconds of a call of each executable, in turns."""
     rounds = []
     for _ in range(_ROUNDS):
         seconds_of_round = []
@@ -119,7 +119,7 @@ def _measure_zoo(name: str, seconds: float) -> Figures:
 
 
 def _with_adam(program: Program) -> Update:
-    """Training step `(state, batch) -> (state, loss)` with Adam, with abstract arguments."""
+    """Builds the training step `(state, batch) -> (state, loss)` with Adam and abstract arguments."""
     rule = optax.adam(1e-4)
     weights, carried, batch = program.args
 
@@ -141,7 +141,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compil
 
 
 def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
-    """Returns the total bytes of one step's executables by XLA's schedulers and by graphrl; `arguments` are its."""
+    """Returns the total bytes of a step's executables by XLA's schedulers and by graphrl, and of its arguments."""
     executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
     arguments = default.memory_analysis().argument_size_in_bytes
     return {"arguments": arguments, **{name: _total(compiled) for name, compiled in executables.items()}}
@@ -158,7 +158,7 @@ def _total(compiled: Any) -> int:
 
 
 def _cells(name: str, figures: Figures | None) -> list[str]:
-    """Returns the row under `HEADINGS`."""
+    """Formats a program's row under `HEADINGS`."""
     if figures is None:
         return [name, *["-"] * (len(HEADINGS) - 1)]
     sizes = [mebibytes(figures[column]) for column in ("arguments", "default", "memory", "graphrl", "recomputed")]

@@ -129,7 +129,7 @@ def evolved(settings: Settings) -> Iterator[Table]:
 
 
 class _Sweep(NamedTuple):
-    """Scores of methods under each budget, and their rows."""
+    """Scores of methods under each budget, and the rows of all runs."""
 
     by_budget: dict[str, dict[str, Score]]
     rows: list[Row]
@@ -180,12 +180,12 @@ def _limit_notes(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) 
 
 
 def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
-    """Returns seconds by graph and seed, without compilation."""
+    """Returns the seconds of each graph and seed, without compilation."""
     return {(row.fingerprint, row.seed): row.seconds - row.compile_seconds for row in rows if row.feasible}
 
 
 def _proposing(policy: Policy, graph: ComputationGraph) -> float:
-    """Returns the median seconds from a graph to its proposals, features and network."""
+    """Measures the median seconds from a graph to its proposals, for features and network."""
     sizes = common_sizes([graph])
     return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))
 
@@ -196,7 +196,7 @@ def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps
 
 
 def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    """Returns the fittest of the last generation."""
+    """Trains a policy by evolution; returns the fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
     population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
     for step in range(steps):
@@ -235,7 +235,7 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalParams) -> tuple[Any, Any]:
-    """Returns the fittest of a population `[m, ...]`, and the next population."""
+    """Runs one generation: returns the fittest of a population `[m, ...]`, and the next population."""
     play_key, evolve_key = jax.random.split(key)
     graphs = batch.nodes.shape[0]
     play = jax.vmap(functools.partial(_rewards, config, population))
@@ -245,7 +245,7 @@ def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: Pro
 
 
 def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalParams) -> jax.Array:
-    """Returns the reward of every individual's proposals for one graph: `[m]` float32."""
+    """Computes the reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
     state, first = env.reset(reset_key, graph)

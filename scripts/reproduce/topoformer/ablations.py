@@ -42,12 +42,12 @@ PAPER: dict[str, tuple[float, float, float]] = {
 
 
 def encoders(settings: Settings) -> Iterator[Table]:
-    """Yields a table 3."""
+    """Yields Topoformer's table 3: encoders."""
     yield from _ablation(settings, "Encoders", ENCODERS)
 
 
 def decoders(settings: Settings) -> Iterator[Table]:
-    """Yields a table 4."""
+    """Yields Topoformer's table 4: decoders."""
     yield from _ablation(settings, "Decoders", DECODERS)
 
 

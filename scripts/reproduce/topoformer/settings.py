@@ -103,8 +103,8 @@ class Settings(launcher.Settings):
         """Trains policies, one per seed, and returns the paths of their copies. Interrupted trainings resume.
 
         Args:
-          name: of the folders.
-          settings: as --set of `graphrl train`; those of the command line override them.
+          name: name of the folders.
+          settings: values for --set of `graphrl train`; those of the command line override them.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -162,7 +162,7 @@ class Settings(launcher.Settings):
 
 
 def method_of(method: str, checkpoint: str) -> str:
-    """Returns a learned method with a policy, "" for the shipped one."""
+    """Returns a learned method's name with a policy as its option; "" plays the shipped policy."""
     if not checkpoint:
         return method
     return f"{method}{',' if ':' in method else ':'}checkpoint={checkpoint}"

@@ -35,11 +35,11 @@ class Score(NamedTuple):
     """Scores of a method over graphs, with 95% intervals; fractions but `seconds`.
 
     Attributes:
-      gap: from approximate DP, on graphs that have it.
-      random: from the best of 100 random orders.
-      seconds: of wall clock, without compilation.
+      gap: gap from approximate DP, on graphs that have it.
+      random: gap from the best of 100 random orders.
+      seconds: wall-clock time, without compilation.
       graphs, compared: number of graphs of the method; number of these with approximate DP.
-      failed: runs without a plan.
+      failed: number of runs without a plan.
     """
 
     gap: Estimate
@@ -124,7 +124,7 @@ def _cells(label: str, one: Score, paper: str) -> list[str]:
 
 
 def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
-    """By graph: greedy against the best fast method, sample and beam against greedy, topoformer+ against anneal."""
+    """Compares graph by graph: greedy and the best fast method, sample, beam and greedy, topoformer+ and anneal."""
     fast = [label for label in FAST if label in by_label]
     if "greedy" in by_label and fast:
         best = min(fast, key=lambda label: by_label[label].random.mean)
@@ -137,18 +137,18 @@ def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
 
 
 def scores(contest: Contest) -> dict[str, Score]:
-    """Returns scores of every label."""
+    """Computes the scores of every label."""
     return {label: _score(contest, label) for label in contest.by_label}
 
 
 def gaps(contest: Contest, label: str, reference: str) -> list[float]:
-    """Returns the relative gap of a method to another, by graph, means over seeds; graphs without both are left out."""
+    """Computes a method's relative gap to another on each graph, from means over seeds; skips graphs without both."""
     rows = [*contest.by_label.get(label, ()), *(contest.by_label.get(reference, ()) if label != reference else ())]
     return [-gain for gain in improvements(rows, label, reference)]
 
 
 def spread(contest: Contest, label: str) -> str:
-    """Returns the least and largest mean gap from approximate DP over seeds; "" for one seed."""
+    """Formats the least and largest mean gap from approximate DP over seeds; "" for one seed."""
     rows, reference = contest.by_label[label], contest.by_label[DP]
     seeds = sorted({row.seed for row in rows})
     means = [
@@ -169,7 +169,7 @@ def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
 
 
 def seconds_text(one: Estimate) -> str:
-    """Returns seconds as text of a table."""
+    """Formats seconds for a table."""
     if np.isnan(one.mean):
         return "-"
     return f"{one.mean:.3g}" + ("" if one.half is None else f" ± {one.half:.1g}")
