@@ -38,7 +38,7 @@ def quote_path(path: str | os.PathLike[str]) -> str:
 
 
 def check_path(path: object) -> None:
-    """Raises GraphrlError if `path` is no path: an int would be taken for an open file."""
+    """Raises GraphrlError if `path` is not a path; an int would be taken for the number of an open file."""
     if not isinstance(path, str | os.PathLike):
         raise GraphrlError(f"a path is of type {type(path).__name__}: must be text or an os.PathLike")
 

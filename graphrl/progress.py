@@ -14,7 +14,7 @@ Show = Callable[[int, str], None]  # steps done, and a text
 
 
 class Pace:
-    """Estimates the seconds per unit of each kind of work, from recent intervals with at most a tenth of compiling.
+    """Estimator of the seconds per unit of each kind of work, from recent intervals with at most a tenth of compiling.
 
     Args:
       compiling: function that returns the seconds of compiling so far, as from `compile_clock`.

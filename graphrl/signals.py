@@ -53,7 +53,7 @@ class Stop:
 
 
 class _Listener:
-    """Handles a command's signals, in a thread that reads them from a pipe.
+    """Signal handling of a command, in a thread that reads the signals from a pipe.
 
     Args:
       writing: file descriptor of the pipe's end that signals are written to.

@@ -150,7 +150,7 @@ def _outcome(report: "CheckpointReport") -> str:
 def _show(
     result: "CheckpointReport | CheckpointCurve", args: argparse.Namespace, more: dict[str, Any], lines: list[str]
 ) -> None:
-    """Writes the picture, and prints the result with some lines after it."""
+    """Writes the picture; prints the result, and further lines after it."""
     if args.plot is not None:
         result.plot(args.plot)
     written = [args.plot] * (args.plot is not None)

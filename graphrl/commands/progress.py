@@ -72,7 +72,7 @@ def share_spent(budget: Budget, evaluations: int, seconds: float) -> float:
 
 
 class TimeLeft:
-    """Estimates the time left in a search, from its limit in seconds or its pace of evaluations so far."""
+    """Estimator of the time left in a search, from its limit in seconds or its pace of evaluations so far."""
 
     def __init__(self, budget: Budget, pace: Pace) -> None:
         self._budget, self._pace = budget, pace
@@ -134,7 +134,7 @@ def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
 
 
 class Forecast:
-    """Forecasts when all runs will be done, from each method's mean seconds so far or else from the budget.
+    """Forecast of when all runs will be done, from each method's mean seconds so far or else from the budget.
 
     Compilation in a run does not count, nor does overhead during the first run of a method, which warms up.
     """

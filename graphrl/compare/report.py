@@ -121,7 +121,7 @@ def print_tables(rows: Sequence[Row], others: Sequence[Row] = ()) -> None:
     """Prints the values per graph (if there are few graphs), the table, and the notes.
 
     Args:
-      rows: of one problem and budget.
+      rows: rows of one problem and budget.
       others: further rows that the best known values and bounds may come from.
     """
     summaries = summarise(rows, others)

@@ -101,7 +101,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Result of a run.
+    """Result of a run, one line of the results file.
 
     Attributes:
       key: `Run.key` of the run.
@@ -110,7 +110,7 @@ class Row:
       value: exact value of the objective; None if the run failed.
       bound: best lower bound from the method and `costs/bounds`.
       excess: bytes above the memory limit.
-      makespan, peak_memory: seconds, and bytes for each device.
+      makespan, peak_memory: makespan in seconds, and peak bytes of each device.
       seconds: wall-clock time, measured around the method.
       compile_seconds: part of `seconds` that JAX spent on compiling.
       evaluations: number of evaluations, as the method counts them.
@@ -372,7 +372,7 @@ class _Curve:
             self._points.append((now, evaluations, value))
 
     def until(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
-        """Returns the curve with the plan at its end; earlier points, in float32, are never below the plan's value."""
+        """Returns the curve, ended by the plan's exact value; earlier points (float32) are clipped to be no lower."""
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)
         return (*earlier, *final)

@@ -287,9 +287,9 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
 
     - each component has one vector of eigenvalue 0, which only identifies the component: these are dropped. The others
       are computed one component at a time, so that equal components do not mix;
-    - signs, which the paper draws at random in every step, are fixed. A vector increases with the ops' levels. If it
-      neither increases nor decreases, its longer tail is above 0. Without a longer tail, its largest entry (the first
-      such) is positive;
+    - signs, which the paper draws at random in every step, are fixed. A vector increases with `level`. If it neither
+      increases nor decreases, its longer tail is above 0. Without a longer tail, its largest entry (the first such) is
+      positive;
     - a vector is divided by its largest absolute entry: numbers from -1 to 1 for every size of graph;
     - if there are fewer vectors than `dimension`, the remaining columns are 0.
 

@@ -156,8 +156,7 @@ def longest_paths(
       runtime: `[n] float64` run times of the ops.
 
     Returns:
-      Number of edges on the path with most edges `[n] int64`; largest total run time of the ops on a path
-        `[n] float64`.
+      Largest number of edges of a path `[n] int64`; largest total run time of its ops `[n] float64`.
     """
     n = len(order)
     begins, rows = rows_by(after, before, n)

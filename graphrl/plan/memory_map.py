@@ -163,7 +163,7 @@ class MemoryMap:
         return arrays[0], arrays[1]
 
     def check(self, graph: ComputationGraph) -> MapCosts:
-        """Recomputes all costs and compares them with the stated ones.
+        """Checks the map: recomputes all costs, compares them with the stated ones, and returns them.
 
         Raises:
           PlanError: the map is of another graph, is not valid, or states a wrong latency; names the first difference.
@@ -254,7 +254,7 @@ class MemoryMap:
 
 
 class _MapFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The file's keys, in its order."""
+    """Keys of the map file, in the file's order."""
 
     format: str
     version: int

@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def excess(self) -> int:
-        """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
+        """Number of bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
         return self.problem.excess(self.peak_memory)
 
     @property
@@ -132,7 +132,7 @@ class Plan:
         return self.excess, self.value
 
     def check(self, graph: ComputationGraph) -> Costs:
-        """Recomputes all costs from the decisions and compares them with the stated ones.
+        """Checks the plan: recomputes all costs from placement and order, and compares them with the stated ones.
 
         Args:
           graph: the planned graph of single ops, also for a plan of kernels, whose run times are recomputed too.

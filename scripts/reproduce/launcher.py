@@ -32,7 +32,7 @@ def option(
     Args:
       default: value if the option is absent; a bool makes it a flag.
       help: text of --help, without the default.
-      quick: its value with --quick, whatever is given; None leaves it.
+      quick: value under --quick, whatever is given; None leaves the given one.
       parse: parser of the text. By default it follows the type of the default; whole numbers are from 1 on.
       **more: further arguments of `argparse.ArgumentParser.add_argument`.
     """

@@ -69,7 +69,7 @@ def sample(family: str, num_ops: int | None, seed: int, options: Options | None 
       options: options of the family by name; missing ones have their defaults.
 
     Raises:
-      ProblemError: no such family or option, a value of the wrong type or out of range.
+      ProblemError: the family or an option is unknown, or a value has the wrong type or is out of range.
     """
     if num_ops is None and not find_family(family).any_size:
         raise ProblemError(f"family {family!r}: needs a number of ops")
@@ -143,7 +143,7 @@ def find_family(name: str) -> Family:
     """Looks up a family by name.
 
     Raises:
-      ProblemError: unknown name; the message lists the nearest ones.
+      ProblemError: the name is unknown; the message lists the nearest ones.
     """
     if name not in FAMILIES:
         raise ProblemError(f"unknown graph family {name!r}: {suggest(name, FAMILIES)}")

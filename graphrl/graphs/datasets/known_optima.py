@@ -141,7 +141,7 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
       num_ops: number of ops, including source and sink; at least 2.
       seed: at least 0; graphs of different sizes and seeds are independent.
       branching: probability of a split into branches, see above.
-      sizes: of tensors and workspaces.
+      sizes: distribution of the bytes of tensors and workspaces.
 
     Raises:
       ProblemError: too few ops, `branching` is not a probability, or a bad seed.

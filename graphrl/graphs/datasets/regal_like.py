@@ -148,7 +148,7 @@ def regal_like(
     readers are freed as soon as their op ends.
 
     Args:
-      seed: of all random choices, at least 0. Passing the model or the number that the seed draws changes nothing.
+      seed: seed of all draws, at least 0. Passing the model or the number that the seed draws changes nothing.
       model: "er", "ba", "ws" or "sbm"; None draws one.
       num_ops: number of ops without source and sink; None draws it from `parameters`.
       parameters: see `RegalLike`.

@@ -1,4 +1,4 @@
-"""The format `graphrl-graph`, version 1 (`graphrl/graphs`): graphs as JSON that people can write and compare.
+"""Reading and writing of graphs as JSON, in the format `graphrl-graph`, version 1 (see `graphrl/graphs`).
 
 Every field except an op's and a tensor's `name` may be omitted and is then empty or 0. Present fields are checked: an
 unknown or repeated key is more likely a spelling mistake than intended. Bytes, FLOPs and other integers may be written

@@ -63,7 +63,7 @@ MOVES = (
 
 
 def methods(settings: Settings) -> Iterator[Table]:
-    """Figure 4: a table and a picture for each workload."""
+    """Yields figure 4's results: a table and a picture for each workload."""
     for workload in settings.workloads:
         timed, counted = in_time(settings, TIMED), at_evaluations(settings, (*RULES, *SEARCHES, *EGRL))
         runs = runs_of(settings, workload, [*timed, *counted])
@@ -73,12 +73,12 @@ def methods(settings: Settings) -> Iterator[Table]:
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """Ablations of EGRL: a table for each workload."""
+    """Yields a table of EGRL's ablations for each workload."""
     yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
 
 
 def evolution(settings: Settings) -> Iterator[Table]:
-    """Evolution alone with other chromosomes and mutations: a table for each workload."""
+    """Yields a table for each workload of evolution alone with other chromosomes and mutations."""
     yield from _egrl_tables(settings, EVOLUTION)
 
 

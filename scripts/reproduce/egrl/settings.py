@@ -114,7 +114,7 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
 
 @functools.lru_cache(maxsize=32)
 def problem_of(workload: str) -> MapProblem:
-    """Map problem of a workload, or of a model as `graphrl.read_graph` takes it."""
+    """Loads a workload, or a model file as for `graphrl.read_graph`; returns its map problem."""
     return map_problem(WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload), find_chip(CHIP))
 
 

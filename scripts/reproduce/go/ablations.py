@@ -203,7 +203,7 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
 
 
 def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
-    """Imitation targets of random graphs, reshuffled every epoch."""
+    """Yields imitation targets of random graphs, reshuffled every epoch."""
     # targets depend on tasks only, not on the rest of the network: variants with the same tasks share them
     teacher = dataclasses.replace(config, network=GoConfig(tasks=config.network.tasks))
     graphs, rng, rest = _training_graphs(), np.random.default_rng(seed), list[int]()
@@ -215,7 +215,7 @@ def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
 
 @functools.lru_cache(maxsize=1)
 def _training_graphs() -> list[ComputationGraph]:
-    """Training graphs."""
+    """Loads the training graphs."""
     return load_graphs([f"{kind}:{OPS}x{TRAINED}@10000" for kind in TRAINING_KINDS])
 
 

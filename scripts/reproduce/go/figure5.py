@@ -77,7 +77,7 @@ class Row(NamedTuple):
       architecture: architecture name.
       ops: number of ops of its workload.
       changes: single changes of the initial plan: their number, the number with a gain, and the largest gain, percent.
-      figures: by column heading, figures of the seeds, None where nothing was run.
+      figures: figures of the seeds by column heading, None where nothing was run.
     """
 
     architecture: str

@@ -190,7 +190,7 @@ def fusion(settings: Settings) -> Iterator[Table]:
 
 
 def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
-    """Simulated schedule of the instance's start, or an empty one if the policy does not observe it."""
+    """Simulates the schedule of the instance's start; returns an empty one if the policy does not observe it."""
     network = policy.config.network
     return observe(params, params.start, network.tasks).plan_features if network.plan_features else no_features(params)
 

@@ -59,7 +59,7 @@ def difference_interval(differences: np.ndarray) -> str:
 
 
 def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
-    """95% interval of the mean under resampling of graphs; the cases `[m]` of one graph are resampled together."""
+    """Computes a 95% interval of the mean by resampling graphs; the cases `[m]` of one graph are resampled together."""
     rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
     sums, counts = np.bincount(graph, values), np.bincount(graph)
     samples = rng.integers(len(counts), size=(RESAMPLES, len(counts)))

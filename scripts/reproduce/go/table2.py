@@ -114,7 +114,7 @@ def _summary(entries: Sequence[Entry], rows: Sequence[Row]) -> str:
 
 
 def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
-    """Yields the geometric mean of each method's run time against the paper's baselines."""
+    """Yields lines with each method's mean run time (geometric) against the baselines of GO's paper."""
     for (place, other), (mine, entry) in itertools.product(enumerate(entries), enumerate(entries)):
         if other.method in REFERENCES and mine != place:
             pairs = ((_value(row.figures[mine]), _value(row.figures[place])) for row in rows)

@@ -138,7 +138,7 @@ def _untrained(settings: Settings, problem: FusionProblem, seed: int) -> Figures
 
 
 def _drawn(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """Returns the best plan in one shot; the time excludes compilation of the network for the size."""
+    """Draws plans in one shot and returns the best; the time excludes compilation of the network for the size."""
     _best(_policy(settings), problem, rounds=1, samples=1, seed=seed)
     started = time.process_time()
     value = in_one_shot(settings, problem, seed).seconds

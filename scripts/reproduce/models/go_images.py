@@ -237,7 +237,7 @@ def inception_v3(
 
 
 class _Net:
-    """Builds Inception's blocks from convolutions with named weights."""
+    """Inception's blocks, built from convolutions with named weights."""
 
     def __init__(self, w: Weights, thin: int) -> None:
         self.w = w

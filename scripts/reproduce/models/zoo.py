@@ -66,7 +66,7 @@ def hub(name: str, **options: Any) -> Callable[[], Any]:
     """Returns a function that builds a model of keras_hub.
 
     Args:
-      name: in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
+      name: class name in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
       **options: options of the model; a builder among them is replaced by the model that it builds.
     """
 

@@ -193,7 +193,7 @@ class Settings(launcher.Settings):
         return Budget(None, seconds[label]) if label in seconds else Budget(self.evaluations)
 
     def entrant(self, task: str, label: str, budget: Budget, *, shipped: bool = False) -> Entrant:
-        """Entrant for a method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
+        """Creates the entrant for a method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
 
         Args:
           task: task name.

@@ -128,7 +128,7 @@ class Settings(launcher.Settings):
         return self.contest(graphs, PROBLEM, entrants)
 
     def reference(self) -> Entrant:
-        """Approximate dynamic programming."""
+        """Returns the entrant that gaps are measured from, approximate dynamic programming."""
         return Entrant(DP, [f"approximate-dp:width={self.width}"], ENDS, self.few)
 
     def classical(self) -> list[Entrant]:

@@ -32,7 +32,7 @@ class _Map:
 
 
 class _Builder:
-    """Builds a graph of ops in program order, each with one output."""
+    """Builder of a graph whose ops are in program order, each with one output."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []

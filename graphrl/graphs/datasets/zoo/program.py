@@ -37,7 +37,7 @@ class ZooProgram:
       kind: "inference", or "training": value and gradient of a loss.
       batch: number of examples.
       level: "jaxpr" (one op per equation, as in `from_jax`) or "hlo" (XLA's optimised instructions).
-      graph: of n ops; at level "hlo" in the order of XLA's default schedule.
+      graph: graph of n ops, at level "hlo" in the order of XLA's default schedule.
       schedules: at level "hlo", orders by XLA's schedulers "default" and "memory", `[n] int32` op indices each.
       temp_bytes: at level "hlo", bytes that XLA allocates in addition to arguments and results in these orders, by our
         model of its buffer assignment.

@@ -183,16 +183,16 @@ class HloModule:
 
 
 def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT_LIMITS) -> HloModule:
-    """Reads a module.
+    """Reads an HLO module in any of its forms.
 
     Args:
       data: serialized `HloModuleProto` or `HloProto` (bytes), HLO text (str or bytes), or a live module: jaxlib's
         `HloModule`, or the result of jax's `lower(...).compile()`.
       source: name for error messages.
-      limits: for XLA's parser of text.
+      limits: limits on time and memory for XLA's text parser.
 
     Raises:
-      GraphError: one line, if it is broken or truncated, not HLO, unreadable with this jaxlib, or exceeds the limits.
+      GraphError: one line, if `data` is broken, truncated, not HLO, unreadable with this jaxlib, or exceeds the limits.
     """
     try:
         return _module(module_message(_serialized(data, limits)))

@@ -56,7 +56,7 @@ def known_trips(loop: Instruction) -> int | None:
 
 
 class Works:
-    """Computes the work (FLOPs, run time, workspace) of a module's instructions on a chip."""
+    """Work (FLOPs, run time, workspace) of a module's instructions on a chip."""
 
     def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
         self.module, self.values, self.chip = module, values, chip
@@ -94,7 +94,7 @@ class Lowered:
     """An XLA computation converted to ops.
 
     Attributes:
-      ops: in the order in which they run.
+      ops: the ops, in the order in which they run.
       outputs: names of the tensors of its result that its own ops write.
     """
 

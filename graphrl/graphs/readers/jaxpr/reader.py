@@ -152,7 +152,7 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
 
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:
-    """Returns all arguments, and the constants that live ops read, under unique names."""
+    """Names all arguments, and the constants that live ops read, uniquely; returns their tensors by index."""
     tensors = {}
     for index, external in enumerate(flat.externals):
         if index < num_arguments or index in read:

@@ -365,7 +365,7 @@ def _first_shape(padding: Any) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def _expanded(primitive: Any) -> core.ClosedJaxpr:
-    """Returns the jaxpr of a high-level primitive."""
+    """Expands a high-level primitive of jax to its jaxpr."""
 
     def run(*args: Any) -> list[Any]:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, args)))

@@ -185,7 +185,7 @@ def _run(node: NodeProto, opset: int, inputs: Mapping[str, np.ndarray]) -> np.nd
 
 
 def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
-    """Replaces each node that inference would not understand by a call of a function that it does; returns the nodes.
+    """Replaces each node that inference would not understand by a call of a function that it does; returns these nodes.
 
     These are nodes of another version, those with a stand-in, and the unknown ones.
     """

@@ -60,13 +60,13 @@ def parse_onnx(
     Args:
       data: the model; weights in separate files may be missing.
       source: the file's name.
-      chip: for run times by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      chip: determines run times (`roofline.runtime`): a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes, from 0, of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by
         tensor and axis (`{"input_ids:1": 128}`) if they have no name or depend on data, in bodies too. A negative size
         in a model means an open dimension. If even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of
         them. For a loop's state that grows, give the size after the last iteration. A model whose sizes do not all
         follow from these is rejected: a guess would give a plan for another model.
-      limits: for ONNX's own code, which runs in a separate process.
+      limits: limits on time and memory for ONNX's own code, which runs in a separate process.
 
     Returns:
       The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so

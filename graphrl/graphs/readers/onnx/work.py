@@ -158,7 +158,7 @@ class Call(NamedTuple):
 
     Attributes:
       type: ONNX op type, such as "Conv".
-      attributes: by name, those in `ATTRIBUTES` with the type given there.
+      attributes: attributes by name, those in `ATTRIBUTES` with the type given there.
       inputs: shape of each input; () for one that is omitted or unknown.
       outputs: shape of each output.
     """
