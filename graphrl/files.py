@@ -138,7 +138,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
       path: path of the file.
       write: called once with a file open for writing: UTF-8 text, or bytes if `binary`. Whatever it raises passes
         through (an OSError as GraphrlError) after the temporary file is gone.
-      binary: whether `write` writes bytes.
+      binary: True if `write` writes bytes.
 
     Raises:
       GraphrlError: one line, if the file cannot be written; the old file, if any, is untouched.

@@ -35,7 +35,7 @@ class Stop:
     """A request to stop, and the texts of its messages.
 
     Attributes:
-      requested: whether a signal has arrived.
+      requested: True once a signal has arrived.
       work: the work to finish before stopping.
       saved: the results that remain if the process ends without finishing it.
     """
@@ -59,7 +59,7 @@ class _Listener:
       writing: file descriptor of the pipe's end that signals are written to.
 
     Attributes:
-      raised: whether a KeyboardInterrupt was raised in the main thread.
+      raised: True if a KeyboardInterrupt was raised in the main thread.
       hook: the previous `sys.unraisablehook`.
       stop: the `Stop` of work that checks it between its steps; None if a KeyboardInterrupt ends the work.
     """

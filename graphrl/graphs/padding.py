@@ -40,7 +40,7 @@ _MIN_SIZE = 8  # smaller sizes count as this
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Array sizes of a padded graph: graphs of equal sizes share one compiled program."""
+    """Number of elements of each kind of array in a padded graph; graphs of equal sizes share one compiled program."""
 
     ops: int
     tensors: int
@@ -259,7 +259,7 @@ def rows_of(a: GraphArrays) -> "Rows":
 
 
 class Rows:
-    """The rows of a graph, as NumPy arrays (see `PaddedGraph` for their meaning; entry and tensor are NONE-padded)."""
+    """The rows of a graph (see the module) as NumPy arrays, named as in `PaddedGraph`; NONE pads entry and tensor."""
 
     def __init__(self, a: GraphArrays):
         n, t = a.num_ops, a.num_tensors

@@ -36,7 +36,7 @@ class Chip:
     """Performance figures of a device.
 
     Attributes:
-      name: chip name, lower case, as in `CHIPS`.
+      name: chip name.
       flops_per_second: dense peak rate, from 1 to 1e30; a multiply-add counts as two.
       bytes_per_second: bandwidth of the main memory, from 1 to 1e30.
       launch_seconds: fixed cost of every op in seconds, from 0 to 1e6.

@@ -110,7 +110,7 @@ def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the result of `plan_to_dict`, whole or not at all.
+    """Writes the result of `plan_to_dict` to a file, atomically.
 
     The file has one line per key, op of the placement and step of the order.
 

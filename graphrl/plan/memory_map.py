@@ -234,7 +234,7 @@ class MemoryMap:
         return MemoryMap(**{**fields, "chip": chip, "order": tuple(file.order)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the map as JSON, whole or not at all.
+        """Writes the map to a JSON file, atomically.
 
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.

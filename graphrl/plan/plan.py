@@ -206,7 +206,7 @@ class Plan:
         return Plan(**plan_from_dict(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as JSON, whole or not at all.
+        """Writes the plan to a JSON file, atomically.
 
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.

@@ -189,7 +189,7 @@ def image_format(path: str | os.PathLike[str]) -> str:
     """Returns the image format that a path's ending selects.
 
     Raises:
-      GraphrlError: it is not one of the supported formats; the message lists them.
+      GraphrlError: the format is not supported; the message lists the supported ones.
     """
     check_path(path)
     ending = Path(path).suffix.lower().removeprefix(".")
@@ -199,10 +199,10 @@ def image_format(path: str | os.PathLike[str]) -> str:
 
 
 def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes the picture whole or not at all, in the format that the path's ending names.
+    """Writes the picture atomically, in the format that the path's ending selects.
 
     Raises:
-      GraphrlError: the ending names no supported format, or the file cannot be written.
+      GraphrlError: the ending selects no supported format, or the file cannot be written.
     """
     ending = image_format(path)
     write_atomically(path, lambda file: figure.savefig(file, format=ending), binary=True)
@@ -215,7 +215,7 @@ def plan_figure(
 
     Args:
       timeline: timeline of the plan.
-      graph, method, facts: for the heading, see `draw_heading`.
+      graph, method, facts: texts of the heading, see `draw_heading`.
       bound: lower bound of the objective, seconds or bytes.
 
     Raises:

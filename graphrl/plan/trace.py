@@ -116,7 +116,7 @@ Event = dict[str, Any]
 
 
 def write_trace(timeline: Timeline, facts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the trace whole or not at all.
+    """Writes a plan's trace atomically, as Chrome trace events in JSON.
 
     Args:
       timeline: timeline of a plan.

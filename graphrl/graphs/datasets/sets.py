@@ -263,7 +263,7 @@ def generated_set(name: str) -> GeneratedSet:
 
 
 def _is_program(model: str, limits: ReadLimits) -> bool:
-    """True if the model's ops are those of a program (ONNX, HLO), which are finer than layers.
+    """True if the model is a program (zoo, ONNX, HLO), whose ops are finer than layers.
 
     Raises:
       GraphrlError: the model is a pipe, which can be read only once, or cannot be read.

@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 def in_turn(works: Sequence[Work]) -> Work:
-    """Adds up the costs of ops or bodies that run in sequence; without `step_bytes`."""
+    """Adds up the costs of ops or bodies that run in sequence; the result has no `step_bytes`."""
     return Work(
         sum(work.flops for work in works),
         sum(work.runtime for work in works),

@@ -103,7 +103,7 @@ def overhead(settings: Settings) -> Iterator[Table]:
 
 
 def evolved(settings: Settings) -> Iterator[Table]:
-    """Yields the table of BRKGA without proposals, and with those of untrained, evolved and REINFORCE-trained policies."""
+    """Yields the table of BRKGA without proposals, and with those of untrained, evolved and REINFORCE policies."""
     task, budget = settings.task, Budget(settings.evaluations)
     ways = {"untrained": _untrained, "evolution": _by_evolution, "reinforce": _by_reinforce}
     entrants = [settings.entrant(task, BASELINE, budget)]

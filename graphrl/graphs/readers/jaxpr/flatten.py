@@ -31,7 +31,7 @@ ARRAY_EFFECTS = LOCAL_EFFECTS | {"WriteEffect", "AccumEffect"}
 
 
 class Result(NamedTuple):
-    """Output number `output` of node `node`."""
+    """A value that a node writes: output number `output` of node number `node`."""
 
     node: int
     output: int
@@ -84,7 +84,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flat:
-    """A flattened jaxpr; `live` marks the nodes that outputs or effects need."""
+    """A flattened jaxpr; `live` is True for each node that outputs or effects need."""
 
     nodes: list[Node]
     externals: list[External]
