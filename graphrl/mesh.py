@@ -36,5 +36,5 @@ def check_shares(count: int, devices: int, what: str = _GRAPHS) -> None:
 
 
 def most_that_share(count: int, devices: int) -> int:
-    """The largest number, up to `devices`, of devices that can share `count` graphs equally."""
+    """Returns the largest number of devices, up to `devices`, that can share `count` graphs equally."""
     return max(number for number in range(1, devices + 1) if count % number == 0)

@@ -47,7 +47,7 @@ def configure(threads: int) -> None:
 
 
 def make_mesh(threads: int, graphs: int) -> Mesh:
-    """Returns a mesh of as many devices as can share the graphs equally.
+    """Returns a mesh of the largest number of devices that can share the graphs equally.
 
     It has at most one CPU device per thread, or all accelerators.
     """

@@ -61,7 +61,7 @@ def cached_compile_seconds(work: Work) -> float:
 
 
 def main() -> None:
-    """Compiles a case's BRKGA program with a compilation cache, and prints the seconds; see `cached_compile_seconds`."""
+    """Compiles a case's BRKGA program with a compilation cache, and prints the seconds (`cached_compile_seconds`)."""
     import jax
 
     from graphrl.bench import machine

@@ -121,7 +121,7 @@ def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Pr
 
 
 def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
-    """Returns a function that times the method `random-priorities` on the host: it samples and costs a graph's orders."""
+    """Returns a function that times the method `random-priorities` on the host: it samples and costs orders."""
     flow = Flow(graph)
     drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(seed)
 
