@@ -18,8 +18,8 @@ from graphrl.errors import ProblemError
 class State(NamedTuple):
     """State of one episode."""
 
-    chosen: Choices
-    step: jax.Array  # [] int32
+    chosen: Choices  # the last choices
+    step: jax.Array  # [] int32, number of environment steps so far
 
 
 @dataclasses.dataclass(frozen=True)
