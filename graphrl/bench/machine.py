@@ -15,7 +15,7 @@ from graphrl.errors import ProblemError
 
 @contextlib.contextmanager
 def pinned(threads: int) -> Iterator[bool]:
-    """With one thread, pins this process to one core (the last one) within the `with`; yields True if it is pinned.
+    """Pins this process to one core (the last one) within the `with` if `threads` is 1; yields True if it is pinned.
 
     Threads that start in the `with` stay on that core: XLA starts one thread for each core, which costs more than it
     gains.

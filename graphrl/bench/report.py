@@ -109,7 +109,7 @@ def _rounded(figure: float | None) -> str:
 
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
-    """Writes a PNG: evaluations a second against ops, one line per method, one panel per case."""
+    """Writes a PNG that plots evaluations per second against ops, one line per method, one panel per case."""
     points = [(f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 

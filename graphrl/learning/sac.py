@@ -235,7 +235,7 @@ def play(
       decide: (key, observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and a second output.
       key: key of all random numbers.
       instances: `[g, ...]` each.
-      individuals: k.
+      individuals: number of individuals, k.
     """
     start = jax.vmap(domain.start)(instances)
     before = jnp.broadcast_to(start, (individuals, *start.shape))

@@ -131,7 +131,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., F]` float32 to `[..., outputs]`."""
+        """Maps `[..., F]` float32 to `[..., outputs]`."""
         x = nn.relu(nn.Dense(self.hidden)(x))
         return nn.Dense(self.outputs, kernel_init=self.last_init)(x)
 

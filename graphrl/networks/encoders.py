@@ -91,7 +91,7 @@ class MessagePassing(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
         graph = observation.graph
         nodes = MLP(self.width, self.width, name="node_in")(graph.nodes)
         nodes = nn.LayerNorm(name="norm_in")(nodes)
@@ -137,7 +137,7 @@ class NeighbourMeans(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary.
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
           observation: observation of one graph.
@@ -178,7 +178,7 @@ class Recurrent(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
         features, mask = observation.graph.nodes[:-1], observation.mask
         order = jnp.argsort(jnp.where(mask, features[:, _DEPTH], jnp.inf), stable=True)
         sequence = MLP(self.width, self.width, name="node_in")(features[order])[None]

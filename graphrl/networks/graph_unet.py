@@ -91,7 +91,7 @@ class GraphUNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary.
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
           observation: observation of one graph.

@@ -45,7 +45,7 @@ class ChoiceLogits(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, *choices]` float32."""
+        """Returns the logits, `[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
         size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
         one_hot = jax.nn.one_hot(self.preferred(observation), options)
@@ -74,7 +74,7 @@ class GraphValue(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[]` float32."""
+        """Returns the value, `[]` float32."""
         each = MLP(self.width, self.width, name="of_op")(self.encoder(observation))
         mean = mean_of(each, observation.mask)
         return MLP(self.width, 1, SMALL, name="of_graph")(mean)[0] + self.typical
@@ -115,7 +115,7 @@ class Encoder(Protocol):
     width: int
 
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, width]` float32; `actions` `[n, A]` float32 are additional features of ops."""
+        """Returns op embeddings, `[n, width]` float32; `actions` `[n, A]` float32 are additional op features."""
 
 
 class Acted(NamedTuple):

@@ -220,7 +220,7 @@ class TopologicalEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary and do not affect real ops."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary and do not affect real ops."""
         nodes = nn.Dense(self.width, name="node_in")(observation.nodes)
         groups = tuple(group for group in self.groups if group.heads)
         for layer in range(self.layers):

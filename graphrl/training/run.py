@@ -39,7 +39,7 @@ class Observer(Protocol):
     """Callbacks for updates and validations, for recording metrics or showing progress."""
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """Called after an update on graphs of `bucket` padded ops; `seconds` is the training time so far."""
+        """Called after an update on graphs padded to `bucket` ops; `seconds` is the training time so far."""
 
     def validation(self, step: int, values: Values) -> None:
         """Called after a validation, with means over the held-out graphs."""

@@ -124,7 +124,7 @@ class _Keyed(NamedTuple):
 class _Costs(NamedTuple):
     makespan: jax.Array  # float32, second units
     peak: jax.Array  # float32, byte units, largest over the devices; 0 without a memory limit
-    end: jax.Array  # [n] float32, second units, of each op
+    end: jax.Array  # [n] float32, second units, end of each op
     place: jax.Array  # [n] int32, position of each op in the order; n for padding
 
 

@@ -193,7 +193,7 @@ class Samples(NamedTuple):
 
     observation: Any  # [g, ...]
     action: Any  # [g, a, ...]
-    log_prob: Any  # [g, a, ...], of each choice, under the policy that sampled it
+    log_prob: Any  # [g, a, ...], of each choice under the policy that sampled it
     value: jax.Array  # [g] float32, value of the observation
     reward: jax.Array  # [g, a] float32
 
