@@ -12,7 +12,7 @@ _GRAPHS = "graphs a batch"
 
 
 def make_mesh(count: int, devices: Sequence[jax.Device] | None = None, *, what: str = _GRAPHS) -> Mesh:
-    """Makes a mesh of devices, by default all of all processes, that share `count` graphs a batch, or other items.
+    """Makes a mesh of devices, by default those of all processes, that share `count` graphs per batch, or other items.
 
     Raises:
       ProblemError: the devices cannot share the items equally.

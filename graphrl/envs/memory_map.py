@@ -23,7 +23,7 @@ from graphrl.graphs.features import LAYER_FEATURES, layer_features
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MapParams:
-    """One problem of N steps and M memories with features for the network; a batch has a leading axis g."""
+    """One problem of N steps (ops in running order) and M memories, with features; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
     nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (`layer_features`); 0 for padding
@@ -118,7 +118,7 @@ class MemoryMapEnv:
     def step(
         self, key: jax.Array, state: State, action: jax.Array, params: MapParams
     ) -> tuple[State, TimeStep[Observation]]:
-        """Requests a map. See `Environment`; `key` is not used."""
+        """Requests a map, which the compiler makes valid and costs. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         state = State(jnp.where(params.placed, action, 0), state.step + jnp.int32(1))

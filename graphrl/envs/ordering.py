@@ -183,7 +183,7 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
 
 
 def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
-    """Computes the most that an op reads, writes and uses as workspace, per tensor: `[]` float32, byte units."""
+    """Computes M of `OrderingEnv`'s reward, the largest memory of a single op: `[]` float32, byte units."""
     t = graph.sizes.tensors
     tensor = jnp.minimum(graph.use_tensor, t - 1)
     op_bytes = graph.workspace.at[graph.producer].add(graph.owned_bytes)

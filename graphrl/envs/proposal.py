@@ -228,7 +228,7 @@ class ProposalEnv:
         return coding(self.coding)
 
     def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
-        """Runs standard BRKGA. See `Environment`."""
+        """Runs standard BRKGA, the reference of the reward. See `Environment`."""
         standard = self._search(key, params.graph, None)
         no = jnp.asarray(False)
         return State(key, standard), TimeStep(

@@ -10,6 +10,8 @@ any domain and networks: see `generation`.
 - Several devices share the individuals, the replay (`shardings`), and the transitions of every gradient step. XLA
   partitions the single-device program along these arrays, so that equal seeds give the same state on any number of
   devices, up to rounding.
+
+Letters: as in `learning.evolution`; l learners.
 """
 
 import dataclasses
@@ -75,7 +77,7 @@ class Settings:
 
     @property
     def population(self) -> int:
-        """k, the number of individuals: first the networks, then the chromosomes."""
+        """k, the number of individuals: networks plus chromosomes."""
         return self.networks + self.chromosomes
 
     @property

@@ -36,7 +36,7 @@ class SacSettings:
       polyak: tau, the part of the parameters that the target networks take over per step.
       noise: standard deviation of the noise on actions (the code's).
       limit: c, the clipping limit of the noise (ours, as in TD3).
-      reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and no shift, the code 2.
+      reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and 0, the code 5 and 2.
       policy_actions: number of noisy actions in the actor's loss per batch, at least one for each of its states.
     """
 
@@ -61,7 +61,7 @@ class ActorCritic(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of one learner; "actor" and "critic" in each."""
+    """State of one learner; each dict has the keys "actor" and "critic"."""
 
     params: dict[str, Params]
     target: dict[str, Params]  # moving averages of `params`

@@ -70,8 +70,8 @@ class GraphUNet(nn.Module):
 
     Choices that the paper leaves open: it has "graph attention operations" and cites Gao and Ji, whose gate is a
     sigmoid; the published code's is tanh. The code has batch normalisation, here replaced by layer normalisation: of
-    every node over its channels, independent of other graphs. The table of settings has depth 4, the code's default is
-    3.
+    every node over its channels, independent of other graphs. Depth is 4 in the paper's table of settings, 3 in the
+    code.
 
     Ties between equal scores go to the lower index. Apart from ties, the network is equivariant to permutations of the
     ops.
@@ -79,7 +79,7 @@ class GraphUNet(nn.Module):
     Attributes:
       width: width of all vectors, w: a multiple of 2 * heads.
       depth: number of poolings, each to half of the nodes; at least 0.
-      heads: attention heads in each direction.
+      heads: number of attention heads per direction.
 
     Raises:
       ProblemError: the heads do not divide the width, at the first use.

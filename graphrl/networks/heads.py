@@ -229,7 +229,7 @@ class AutoregressiveDecoder(nn.Module):
         self.glimpse_out = nn.Dense(self.width, use_bias=False)
 
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """Logits `[n]` of the first step with every real op ready; used by `init`."""
+        """Returns the first step's logits `[n]` if every real op were ready; only for `init`."""
         none = jnp.full(2, len(observation.mask), jnp.int32)
         return self.step(self.prepare(observation), none, observation.mask)
 

@@ -98,7 +98,9 @@ class MaskedAttention(nn.Module):
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
     def _score_factors(self, nodes: jax.Array, values: jax.Array, index: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """Returns factors `[heads, n, head_width]` or summands `[heads, n, 1]` of scores, of receivers and senders."""
+        """Returns the receivers' and the senders' parts of the scores: factors `[heads, n, head_width]` ("dot"), or
+        summands `[heads, n, 1]` ("additive").
+        """
         if self.scoring == "dot":
             queries = self._project("query", nodes, index) * np.asarray(self.head_width**-0.5, self.dtype)
             return queries, self._project("key", nodes, index)

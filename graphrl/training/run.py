@@ -289,7 +289,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
 
 
 def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
-    """Loads the graphs of a run, whose batches have the rows that this process builds.
+    """Loads the graphs of a run; in each batch, this process builds only the rows for its own devices.
 
     Raises:
       GraphrlError: a set of graphs cannot be read.

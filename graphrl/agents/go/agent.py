@@ -320,7 +320,7 @@ class _Search:
         return count if most is None else min(count, most - self.evaluations)
 
     def learn(self, updates: int) -> None:
-        """Trains the policy from the best choices with PPO, and considers the best sampled plan."""
+        """Trains the policy with PPO on plans around the best choices, and adopts the best plan if it is better."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
         if settings.learning != "ppo":  # the policy's own rate is for imitation
             settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))

@@ -282,8 +282,8 @@ class State(NamedTuple):
 
     params: Params
     moments: Any  # Adam's moments
-    baseline: jax.Array  # [] float32
-    step: jax.Array  # [] int32, updates since the last restart
+    baseline: jax.Array  # [] float32, moving average of the rewards
+    step: jax.Array  # [] int32, number of updates since the last restart
     key: jax.Array
     placement: jax.Array  # [n] int32, the best so far
     value: jax.Array  # [] float32, its fitness
@@ -379,7 +379,7 @@ def solve(
     noisy: int = 750,
     updates: int = 1000,
 ) -> Plan:
-    """Runs whole updates, of `children` evaluations each, within the budget, but at least one.
+    """Learns placements of the task's graph in whole updates of `children` evaluations within the budget; at least one.
 
     Args:
       options: see `HdpConfig`.

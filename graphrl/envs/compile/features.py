@@ -71,7 +71,7 @@ def schedule_features(
 
     Args:
       graph: the graph that ran.
-      placement: `[n]` int32, devices.
+      placement: `[n]` int32, device of each op.
       place: `[n]` int32, position of each op in the order.
       end: `[n]` float32, end of each op in second units.
       devices: number of devices, d.
@@ -254,7 +254,7 @@ def schedule_features_on_host(
     """Computes the same as `schedule_features`, in NumPy.
 
     Args:
-      placement: `[n]` int64, devices.
+      placement: `[n]` int64, device of each op.
       place: `[n]` int64, position of each op in the order.
       end: `[n]` float64, end of each op in seconds.
       devices: number of devices, d.

@@ -53,7 +53,9 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
 
 
 def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Computes one graph's op keys `[n]` and bundled transfers' keys `[d, t]`; `placement`, `rank` are `[n]` int32."""
+    """Computes one graph's op keys `[n]` and transfer keys `[d, t]`, float32, such that transfers between the same two
+    devices are bundled. `placement` and `rank` (position in the order) are `[n]` int32.
+    """
     count = jnp.maximum(graph.num_ops, 1)
 
     def keys(place: jax.Array, is_send: int) -> jax.Array:
@@ -125,8 +127,8 @@ class _Uses(NamedTuple):
     tensor: jax.Array  # int32
     source: jax.Array  # int32, device
     target: jax.Array  # int32, device
-    written: jax.Array  # int32, position of the op that writes it
-    needed: jax.Array  # int32, position of the op; n if the tensor does not cross
+    written: jax.Array  # int32, position of the op that writes the tensor
+    needed: jax.Array  # int32, position of the op that reads it; n if the tensor does not cross
 
 
 def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:

@@ -31,7 +31,7 @@ class Trajectory(NamedTuple):
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that sampled it
+    log_prob: Any  # log-probability of each choice under the policy that sampled it
     value: jax.Array  # float32, value of the observation
     next_value: jax.Array  # float32, value of the next observation; 0 if the episode terminated
     reward: jax.Array  # float32

@@ -189,11 +189,11 @@ def improve(
 
 
 class Samples(NamedTuple):
-    """Rewards of a sampled actions for each of g instances."""
+    """Sampled actions and their rewards: a actions for each of g instances."""
 
     observation: Any  # [g, ...]
     action: Any  # [g, a, ...]
-    log_prob: Any  # [g, a, ...], of each choice under the policy that sampled it
+    log_prob: Any  # [g, a, ...], log-probability of each choice under the policy that sampled it
     value: jax.Array  # [g] float32, value of the observation
     reward: jax.Array  # [g, a] float32
 
@@ -298,7 +298,7 @@ class _LossInputs(NamedTuple):
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that sampled it
+    log_prob: Any  # log-probability of each choice under the policy that sampled it
     advantage: jax.Array  # [a]
     target: jax.Array  # [a], regression target of the value
 
