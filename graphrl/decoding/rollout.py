@@ -200,7 +200,7 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
 
 
 def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
-    """Computes log-probabilities `[..., n]` of ready ops, -inf for others; gradients are finite even if all are -inf."""
+    """Computes log-probabilities `[..., n]` of ready ops, -inf for others, with finite gradients even without any."""
     shifted = jnp.where(ready, logits, -jnp.inf)
     highest = lax.stop_gradient(jnp.where(ready.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0))
     weight = jnp.where(ready, jnp.exp(jnp.where(ready, logits - highest, 0)), 0).sum(-1, keepdims=True)

@@ -10,8 +10,6 @@ any domain and networks: see `generation`.
 - Several devices share the individuals, the replay (`shardings`), and the transitions of every gradient step. XLA
   partitions the single-device program along these arrays, so that equal seeds give the same state on any number of
   devices, up to rounding.
-
-Letters: as in `learning.evolution`; l learners.
 """
 
 import dataclasses
@@ -107,7 +105,7 @@ class Learners(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best action so far and its reward, per graph."""
+    """The best action so far and its reward for each of g graphs; n ops, h choices per op."""
 
     reward: jax.Array  # [g] float32
     action: jax.Array  # [g, n, h] int32

@@ -254,9 +254,7 @@ def mutate(key: jax.Array, networks: Params, strength: float, source: Source) ->
 
 
 def crossover_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
-    """Creates children `[b]` of parents `[b]`: ops before a random one come from the first parent, others from the
-    second.
-    """
+    """Creates children `[b]`: the ops before a random one from parents `first` `[b]`, the others from `second`."""
     b, n = first.prior.shape[0], first.prior.shape[2]
     cut = jax.random.randint(key, (b, 1), 0, n + 1)
     early = jnp.arange(n)[None] < cut

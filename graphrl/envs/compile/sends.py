@@ -53,9 +53,7 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
 
 
 def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Computes one graph's op keys `[n]` and transfer keys `[d, t]`, float32, such that transfers between the same two
-    devices are bundled. `placement` and `rank` (position in the order) are `[n]` int32.
-    """
+    """Computes one graph's keys of ops `[n]` and of bundled transfers `[d, t]`; `placement`, `rank` are `[n]` int32."""
     count = jnp.maximum(graph.num_ops, 1)
 
     def keys(place: jax.Array, is_send: int) -> jax.Array:
