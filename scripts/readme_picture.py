@@ -43,7 +43,7 @@ def train(folder: Path) -> list[Path]:
 
 
 def schedule(method: str) -> graphrl.Plan:
-    """The plan of a method for the graph."""
+    """Plans the graph with a method."""
     return graphrl.optimize(
         load_graph(GRAPH), objective="makespan", devices=2, transfer="rendezvous", method=method,
         evaluations=EVALUATIONS, seed=0,
@@ -51,10 +51,10 @@ def schedule(method: str) -> graphrl.Plan:
 
 
 def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule: float) -> Image.Image:
-    """The schedule of plan `last` over the makespans of all plans up to it.
+    """Draws a frame: the schedule of plan `last` over the makespans of all plans up to it.
 
     Args:
-      plans, updates: of the checkpoints.
+      plans, updates: plan and number of updates of each checkpoint.
       last: index of the plan to draw.
       rule: makespan of list scheduling.
     """
@@ -92,7 +92,7 @@ def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule
 
 
 def main() -> None:
-    """Trains, plans, draws and writes."""
+    """Trains the policy, plans with each checkpoint, and writes the picture."""
     parser = Parser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("out/readme"), help="folder of the training run")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_static" / "regal.gif", help="a .gif")
