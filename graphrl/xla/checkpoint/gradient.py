@@ -2,8 +2,7 @@
 
 `gradient_of` takes the derivative of a program and of its loop bodies, and builds one `Level` of arrays for each
 (`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
-may run in stretches (blocks of steps) it adds the bytes that a stretch needs in addition to those that its steps keep
-(`slices_of`, `recompute_inputs`).
+may run in stretches (blocks of steps) it adds the bytes that these need (`slices_of`, `recompute_inputs`).
 
 `NamedGradient` links the arrays to the program. `Origin` and `ReportableGradient` describe a value for the report: its
 equation in the traced function, its type and its line of code.
@@ -52,7 +51,7 @@ class ReportableGradient(Protocol):
         """The decision problem for a solver."""
 
     def origin(self, number: int, value: int) -> Origin | None:
-        """Origin of a value of a level; None if the value has no name."""
+        """Returns the origin of a value of level `number`; None if the value has no name."""
 
 
 class NamedGradient(NamedTuple):
@@ -98,10 +97,7 @@ class _Built(NamedTuple):
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """Builds the decision problem of a function's gradient.
-
-    Gradients are by the `wanted` arguments of the function, and by all differentiable ones of loop bodies.
-    """
+    """Builds the decision problem of a function's gradient by its `wanted` arguments (of loop bodies, by all)."""
     built: list[_Built] = []
     derived = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
@@ -246,9 +242,7 @@ class LevelBuilder:
         return Loop(place, outputs, kept, kernels[0], *slices_of(self._derivative, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
-        """Returns for each carried argument the value that replaces it in the next step; None if the forward pass has
-        no such value.
-        """
+        """Returns for each carried argument the forward value that replaces it in the next step, if there is one."""
         results = (value for value, _ in zip(self._derivative.returned, carried, strict=False))
         return [None if value is None else self._forward.number.get(value) for value in results]
 
@@ -260,8 +254,7 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
-    """Computes the bytes that the steps of a loop read and write: `taken_bytes`, `given_bytes`, `pulled_bytes` and
-    `sum_bytes` of `Loop`.
+    """Computes `taken_bytes`, `given_bytes`, `pulled_bytes` and `sum_bytes` of a `Loop`.
 
     Args:
       derivative: the derivative that has the loop.
@@ -299,8 +292,7 @@ def recompute_inputs(
     Args:
       reads: for each value of its body (carried ones first), the earlier values that it is computed from.
       kernel_reads: for each kernel of the backward pass, the values that it reads.
-      following: for each carried value, the value that replaces it in the next step; None if the body has no such
-        value.
+      following: for each carried value, the value that replaces it in the next step; None if not a value of the body.
 
     Returns:
       the carried values that are needed; and `[n]` int64: for these, the values that replace them in the next step

@@ -128,7 +128,7 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
 
 
 def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
-    """Converts an op to a node of a flattened jaxpr. Only scatters get operands: the first, which they update, counts."""
+    """Converts an op to a node of a flattened jaxpr. Only scatters get operands, since the first one is updated."""
     inputs = list(dict.fromkeys(values[name] for name in op.inputs))
     equation = _equation(op, sizes)
     return Node(
