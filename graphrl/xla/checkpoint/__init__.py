@@ -1,10 +1,10 @@
-"""`graphrl.checkpoint`: which values a gradient keeps, computes again or moves to the host.
+"""`graphrl.checkpoint`: decides which values a gradient keeps, computes again or moves to the host.
 
-Chapters, from a call to its report:
+Files, from a call to its report:
 
 | subject | file |
 |---|---|
-| public functions and their options | function.py: the functions; settings.py: their options, and a call's arguments |
+| public functions | function.py: the functions; settings.py: checks of their options and arguments |
 | programs and plans | program.py; sizes.py: sizes of symbolic dimensions |
 | the gradient of a program | derivative.py: the traced gradient; gradient.py: as arrays for solvers |
 | the gradient of a graph | graph_gradient.py: the same for the graph of a training step |

@@ -142,7 +142,7 @@ def checkpoint_curve(
     budgets: Sequence[float | str] | None = None,
     **kwargs: Any,
 ) -> CheckpointCurve:
-    """Plans a function's gradient as `graphrl.checkpoint` does, for several limits; reports memory and time of each plan.
+    """Plans a function's gradient for several limits, as `graphrl.checkpoint` does; returns memory and time of each.
 
     Args:
       fn: the function.
@@ -370,7 +370,7 @@ def _has_hash(key: Any) -> bool:
 
 
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
-    """Returns for each argument whether a gradient is taken by it; if jax shows none, True for all differentiable ones."""
+    """Returns for each argument whether a gradient is taken by it; if jax shows none, True for differentiable ones."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
     differentiated = [
         is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)

@@ -39,7 +39,7 @@ class Moved(NamedTuple):
 
 
 def send_to_host(value: Any, name: str) -> Moved:
-    """Starts a copy to the host, which a policy can save by `name`; returns the copy, and the value for later readers."""
+    """Starts a copy to the host, which a policy can save by `name`; later readers must use the returned `value`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 

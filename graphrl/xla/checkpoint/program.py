@@ -249,7 +249,7 @@ class Piece:
 def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, prevent_cse: bool = True) -> Any:
     """Runs a function under `jax.checkpoint`, and returns its results.
 
-    It binds jax's primitive instead of calling `jax.checkpoint`. The implementation under `jax_remat3` ignores the names
+    Binds jax's primitive instead of calling `jax.checkpoint`. The implementation under `jax_remat3` ignores the names
     that a policy saves (jax 0.10), and delays recomputation by other barriers, so that plans would need more memory.
 
     Args:

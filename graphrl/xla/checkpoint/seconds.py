@@ -297,7 +297,7 @@ class Fusing:
         self._chains: dict[Value, Chain] = {}  # for each of them, the equations that a reader runs for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
-        """Returns the values of a scan's body that XLA copies from a stacked array or to one: slices read by ops that are
+        """Returns the values of a scan's body that XLA copies from or to a stacked array: slices read by ops that are
         not fused, and stacked results that no fused op writes or that the body reads too.
 
         Args:
