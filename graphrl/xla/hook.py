@@ -93,7 +93,7 @@ def compile_in_order(
 
     Args:
       lowered: the result of `jax.jit(fn).lower(...)`.
-      order: one of XLA's schedulers; or for each computation in `HloModule.sequential`, its instructions' indices.
+      order: one of XLA's schedulers; or for each of `HloModule.sequential`, indices of its instructions in order.
       quick: compile fast, to slow code with the same buffers, if only `memory_analysis()` is needed.
 
     Raises:

@@ -185,8 +185,8 @@ class Clone:
     A clone has its original's operands, unless it is itself among the users of another clone.
 
     Attributes:
-      name: of the clone; unique in the module.
-      original: name of the instruction, which is no clone.
+      name: name of the clone; unique in the module.
+      original: name of the original instruction, which is not a clone itself.
       users: names of the instructions, and of clones, that read the clone in place of the original.
     """
 
@@ -195,7 +195,7 @@ class Clone:
     users: tuple[str, ...]
 
 
-ClonesByName = Mapping[str, Sequence[Clone]]  # by name of the computation, for those that have clones
+ClonesByName = Mapping[str, Sequence[Clone]]  # name of a computation -> its clones; others may be absent
 
 
 def numbered(module: HloModule, clones: Sequence[Clone]) -> Numbered:

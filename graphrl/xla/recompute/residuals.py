@@ -243,7 +243,7 @@ class Recipes:
         return sorted(needed)
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
-        """Yields the numbers of values that a slice contains, each with the instructions to undo to get it."""
+        """Yields the numbers of values that a slice contains, each with the instructions to undo for it, last first."""
         reference = residual.update
         back: tuple[Reference, ...] = ()
         while True:
