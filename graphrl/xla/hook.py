@@ -166,7 +166,7 @@ def platform_of(lowered: jax.stages.Lowered) -> str:
 
 
 def install() -> None:
-    """Puts `_Compilation` in the place of jax's function, once in a process.
+    """Replaces jax's compile function by `_Compilation`, once in a process.
 
     Raises:
       ImportError, AttributeError: this jax has no such functions.
@@ -206,7 +206,7 @@ class _Serialized(NamedTuple):
 
 
 def _write_serialized(original: Any) -> Any:
-    """Wraps jax's writes into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
+    """Wraps jax's cache writes: a loaded executable serializes without its code (0.10.2), so its own data is stored."""
 
     def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
         loaded, data = _loaded.__dict__.pop("last", (None, b""))
@@ -235,7 +235,7 @@ class _Compilation:
         self._backend, self._devices, self._options, self._callbacks = target
 
     def run(self, rule: Rule) -> Any:
-        """Compiles by a rule; returns the loaded executable."""
+        """Compiles with the schedule that a rule chooses; returns the loaded executable."""
         answers: list[Answer] = []
         began = time.perf_counter()
 

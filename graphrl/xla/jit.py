@@ -85,7 +85,7 @@ def jit(
     `graphrl.jit` acts as `jax.jit`: put it outermost.
 
     If an argument contains a module of Flax NNX or Equinox, it acts as `nnx.jit` or `eqx.filter_jit`: changes to
-    modules of NNX persist, and leaves of Equinox modules that are no arrays are static.
+    modules of NNX persist, and leaves of Equinox modules that are not arrays are static.
 
     Unlike with `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
 
@@ -95,7 +95,7 @@ def jit(
       **jit_kwargs: any options of `jax.jit`: static_argnums, donate_argnums, in_shardings, ...
 
     Returns:
-      A function like that of `jax.jit`; its `reports` have the memory saved.
+      A function like that of `jax.jit`; its `reports` state the memory saved.
 
     Raises:
       GraphrlError: an option is invalid; one line names it. From the first call: the method cannot take the program.

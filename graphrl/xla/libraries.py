@@ -56,7 +56,7 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The traced function: decodes the arguments, calls the original function, and encodes its result."""
+        """Runs inside the trace: decodes the arguments, calls the original function, and encodes its result."""
 
     @abc.abstractmethod
     def _decoded(self, result: Any) -> Any:
@@ -199,7 +199,7 @@ class _Filtered:
     """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
 
     arrays: tuple[Any, ...]
-    others: tuple[Any, ...]  # by place among the leaves, with their types (1 == 1.0 == True); `_ARRAY` for an array
+    others: tuple[Any, ...]  # for each leaf, its type (1 == 1.0 == True) and value; `_ARRAY` for an array
     structure: jax.tree_util.PyTreeDef
 
     @classmethod

@@ -72,7 +72,7 @@ def parts(shape: Shape, index: Index = ()) -> tuple[tuple[Index, Shape], ...]:
 
 
 class Dataflow:
-    """The values of a module.
+    """The values that a module computes, and the instructions that define and use them.
 
     Attributes:
       module: the module.

@@ -210,7 +210,7 @@ def gradient_jaxpr(
 
 
 def _is_smooth(program: Program) -> list[bool]:
-    """For each result, whether it has a derivative."""
+    """Returns for each result whether it has a derivative."""
     return [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
 
 

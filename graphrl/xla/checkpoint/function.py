@@ -90,16 +90,16 @@ def checkpoint(
 
     Args:
       fn: a function of arrays, mostly a loss; without it, a decorator is returned.
-      budget: limit of the memory kept for the backward pass, as a part, 0 to 1, of the bytes that jax keeps by default,
-        at the least time; or of the peak of the whole step, such as "12GiB", with arguments, results and gradients.
-      slowdown: part of the step's estimated time that may be added, for the least memory; if negative, the part that
-        must be saved, which is possible where loops copy values that jax keeps. Give either `budget` or `slowdown`.
-      chip: the chip whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that
-        of jax's first device, or an A100 where that is unknown.
-      offload: whether values may be moved to the memory of the host, over PCIe 5.
+      budget: limit of memory, within which time is minimized: a part, 0 to 1, of the bytes that jax keeps by default
+        for the backward pass; or the peak of the whole step, such as "12GiB", with arguments, results and gradients.
+      slowdown: limit of time, within which memory is minimized: part of the step's estimated time that may be added; if
+        negative, the part that must be saved, possible where loops copy values that jax keeps. Give one of both limits.
+      chip: the chip for which run times are estimated, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`;
+        by default jax's first device, or an A100 if that is unknown.
+      offload: whether values may be moved to host memory, over PCIe 5.
       method: search method: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
         functions "cp-sat".
-      seconds: seconds of search; up to a third more if no plan is found within the slowdown.
+      seconds: search time in seconds; up to a third more if no plan is found within the slowdown.
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first

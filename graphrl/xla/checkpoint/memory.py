@@ -438,7 +438,7 @@ class Cotangent(NamedTuple):
 
 
 def passed_cotangents(nodes: Nodes, copied: Set[int]) -> list[Cotangent]:
-    """Finds all such gradients of a derivative, in order. `copied` equations are in no segment, so none waits there."""
+    """Finds the `Cotangent`s of a derivative, in order. `copied` equations are in no segment, so none waits there."""
     derivative, cotangents = nodes.derivative, []
     readers = derivative.readers(derivative.backward_nodes())
     for value, reading in readers.items():

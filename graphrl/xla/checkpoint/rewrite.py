@@ -181,7 +181,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
         return multiply(*operands)[0]
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        """The term with the larger operand's tangent, when transposed, waits for the other term."""
+        """Returns result and tangent; transposed, the term with the larger operand's tangent waits for the other."""
         order = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
         terms: list[Any] = []
         for k in order:
@@ -373,7 +373,7 @@ def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Calla
 def _mark(
     values: Values, var: Any, name: Name, names: Mapping[Name, str], ends: Mapping[Name, int], copies: Copies
 ) -> None:
-    """Names a value, or starts its copy to the host; and makes it wait for the copies that end at its place."""
+    """Names a value or starts its copy to the host, and makes it wait for the copies that end at its equation."""
     if name in ends:
         (value,) = values.read([var])
         value, copy = send_to_host(value, names[name])
@@ -434,7 +434,7 @@ def _batched(values: Any, dims: Any, **params: Any) -> Any:
     return gather(values, dims, **params)
 
 
-_GATHER = core.Primitive("graphrl_gather")  # of tangents
+_GATHER = core.Primitive("graphrl_gather")  # gathers tangents
 _GATHER.def_impl(_gather)
 _GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
 mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))

@@ -324,7 +324,7 @@ def verified(
     needed: Callable[[Choice], int],
     message: Callable[[int], str],
 ) -> Result:
-    """Searches for plans and compiles them; returns the fastest one within a limit of bytes by XLA's own figure.
+    """Searches for plans and compiles them; for a limit of bytes, returns the fastest one within it by XLA's figure.
 
     If no plan is within a limit of bytes, the gradient without a plan is tried, and then the regular plan of least
     memory. For limits of time a regular plan is tried too, and for these and for limits of kept bytes the gradient
@@ -373,7 +373,7 @@ def verified(
 
 
 def _or_regular(search: SearchFunction, regular: SearchFunction, goal: Goal, needed: Callable[[Choice], int]) -> Result:
-    """Searches; for a limit of time, also returns a regular plan instead if XLA needs clearly less memory for that."""
+    """Returns the plan found; for a limit of time, a regular plan instead if XLA needs clearly less memory for it."""
     result = search(goal)
     compiled, bound = needed(result.choice), result.report.above_least
     if goal.slowdown is not None:
@@ -413,7 +413,6 @@ def _with_compiled(result: Result, compiled: int, above_least: float | None) -> 
 
 def _or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result, bool]:
     """Searches within the goal; if no plan is predicted to meet it, within `part` times the least bytes predicted.
-
     Returns the plan, and whether the second search was needed.
     """
     try:

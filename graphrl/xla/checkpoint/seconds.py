@@ -293,8 +293,8 @@ class Fusing:
         filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
         self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
-        self._reads: dict[Value, Reads] = {}  # of values that are not written
-        self._chains: dict[Value, Chain] = {}  # for each of them, the equations that a reader runs for it
+        self._reads: dict[Value, Reads] = {}  # value that is not written -> bytes that its readers read instead
+        self._chains: dict[Value, Chain] = {}  # such a value -> the equations that each reader runs for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
         """Returns the values of a scan's body that XLA copies from or to a stacked array: slices read by ops that are

@@ -111,7 +111,7 @@ def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def _symbolic(atom: Any) -> Iterator[Any]:
-    """The symbolic dimensions of an array."""
+    """Returns the symbolic dimensions of an array."""
     return filter(export.is_symbolic_dim, getattr(atom.aval, "shape", ()))
 
 

@@ -227,7 +227,7 @@ class _Search:
     """State of a search: the best order so far, and the sources of new ones.
 
     Attributes:
-      best: `[n]`, or None before the first.
+      best: `[n]`: the best order so far; None before the first.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class _Search:
         return self._task.is_spent(len(self._predicted))
 
     def _try_nearby(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
-        """Predicts a random order near the best, if one of low peak is found within `TRIES`."""
+        """Predicts the temporaries of a random order near the best, if one of low peak is found within `TRIES`."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()
         for _ in range(TRIES):
@@ -305,7 +305,7 @@ class _Search:
                 return
 
     def _try(self, order: np.ndarray, *, always: bool = False) -> None:
-        """Predicts an order unless it was predicted before; only within the budget, or with `always`."""
+        """Predicts an order's temporaries unless that was done before; only within the budget, or with `always`."""
         key = order.tobytes()
         if key in self._predicted or (self._over() and not always):
             return

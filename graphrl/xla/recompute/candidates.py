@@ -131,7 +131,7 @@ class Routes:
         self._entry = program.module.entry
 
     def may_read_clone(self, reader: str, origin: str) -> bool:
-        """True if an instruction can be rewired to read a clone of the origin."""
+        """True if the instruction `reader` can be rewired to read a clone of the instruction `origin`."""
         return self.views(reader, origin) is not None
 
     def views(self, reader: str, origin: str) -> list[tuple[str, ...]] | None:

@@ -253,7 +253,7 @@ class Builder:
 
     @functools.cached_property
     def _index(self) -> str:
-        """Name of the instruction that gives the forward loop's trip whose slices the backward loop reads.
+        """Name of the instruction that computes which trip of the forward loop wrote the slices that are read now.
 
         It is the index at which the backward loop reads them, clamped into the residual as XLA clamps it: by slicing
         an iota of the numbers of all trips.
@@ -341,7 +341,7 @@ class FusionCopies:
     """
 
     def __init__(self, message: Any) -> None:
-        """`message` is that of the module."""
+        """`message`: the module's protobuf message, in which the originals are."""
         self.copies: dict[int, list[Any]] = {}
         self._computations = {c.id: c for c in message.computations}
         self._next = max(self._computations) + 1

@@ -53,7 +53,7 @@ class Facts:
         repeatable: Sequence[bool],
         may_read_clone: Callable[[str, str], bool],
     ) -> None:
-        """`may_read_clone(reader, origin)` takes names of ops."""
+        """`may_read_clone(reader, origin)`: whether op `reader` may read a clone of op `origin`; both are names."""
         self.flow = Flow(graph)
         self.seconds, self.repeatable = seconds, repeatable
         self.n = graph.arrays.num_ops

@@ -255,7 +255,7 @@ class _LoopEditor:
 
 
 def _make_bitcast(i: Any, operand: int) -> None:
-    """Turns an instruction into a view of another one's result."""
+    """Turns an instruction, in place, into a bitcast of the result of another one (id `operand`)."""
     kept = type(i)(name=i.name, opcode="bitcast", shape=i.shape, id=i.id, operand_ids=[operand])
     kept.control_predecessor_ids[:] = i.control_predecessor_ids
     i.CopyFrom(kept)

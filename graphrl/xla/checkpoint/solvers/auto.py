@@ -25,7 +25,7 @@ FIRST = 0.5  # largest share of the time before annealing
 
 
 class Solver(Protocol):
-    """A search for the best choice."""
+    """Searches for the choice of lowest `Goal.rank`, for at most about `seconds`."""
 
     def __call__(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution: ...
 

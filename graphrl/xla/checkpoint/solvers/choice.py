@@ -105,7 +105,7 @@ class Pricing:
         self.step_seconds = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
 
     def __call__(self, choice: Choice) -> Price:
-        """Returns the price of a choice; the methods below that say "priced last" then refer to it."""
+        """Returns the price of a choice, which is then the choice that was "priced last" for the methods below."""
         count = len(self._levels)
         moved, seconds = np.zeros(count), np.zeros(count)
         for number in range(count - 1, -1, -1):
@@ -212,7 +212,7 @@ class State:
 
     @classmethod
     def plain(cls, gradient: Gradient) -> "State":
-        """Creates the state that leaves everything to jax; places that are `separate` are segments of their own."""
+        """Creates the state that leaves everything to jax; each `separate` place is a segment."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
         return cls(keep, [plain_starts(level) for level in gradient.levels])
 

@@ -108,9 +108,8 @@ def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:
 
 
 def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
-    """Solves a knapsack problem of k items; returns `[k]` bool, the chosen items.
-
-    Its capacity is the given part, 0 to 1, of the bytes of all items with positive worth. The total worth is maximized.
+    """Solves a knapsack problem of k items for the largest total worth; returns `[k]` bool, the chosen items. The
+    capacity is the given part, 0 to 1, of the bytes of all items with positive worth.
     """
     from ortools.algorithms.python import knapsack_solver
 
@@ -208,7 +207,7 @@ class Model:
     def solve(
         self, pricing: Pricing, goal: Goal, seed: int, seconds: float
     ) -> tuple[list[np.ndarray] | None, float | None]:
-        """Returns the kept values, `[n]` bool for each level (None if no solution was found), and `Solution.bound`.
+        """Solves the program; returns kept values, `[n]` bool for each level (or None), and the bound of `Solution`.
 
         Moved values count as kept here, so there is no bound if values may be moved.
         """

@@ -20,7 +20,7 @@ import numpy as np
 
 ARGUMENT = -1  # the place of the values that a loop carries: its backward pass has them only if they are kept
 RECOMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
-ROUNDS = 4  # of colour refinement
+ROUNDS = 4  # rounds of colour refinement
 READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # distinguish reads from readers
 KINDS = 32  # most groups of alike ranges
 
@@ -62,7 +62,7 @@ class Level(NamedTuple):
       first: for each place and the end, the first value from there on.
       free_values: the free values, in order.
       separate: whether each place is a separate segment, in which jax keeps its default values: equations with
-        effects, and loops of a function, whose bodies are levels of their own.
+        effects, and loops of a function, whose bodies are further levels.
       resident: bytes that are in memory all the time.
       link: bandwidth to host memory in bytes per second, each way.
       trips: number of steps of the loop whose body the level is; 0 for a function.
