@@ -1,8 +1,8 @@
 """`graphrl.checkpoint`: decides which values a gradient keeps, computes again or moves to the host.
 
 A *level* is the function, or one loop body in it; a *place* is an equation's index there. A *kernel* is an op of the
-backward pass that writes to memory. A *segment* is a run of equations, kept as jax does or computed again in whole. A
-*stretch* is a block of loop steps that are computed again together. Files, from a call to its report:
+backward pass that writes to memory. A *segment* is a run of equations that are computed again together, or keep what
+jax keeps by default. A *stretch* is a block of loop steps that are computed again together. Files, from call to report:
 
 | subject | file |
 |---|---|

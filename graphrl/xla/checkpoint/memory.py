@@ -171,7 +171,7 @@ class Forward:
         self.needed = self._needed()
 
     def sources(self) -> list[set[int]]:
-        """Returns for each value the materialized values that are read to compute it on the fly, or itself if it is."""
+        """Returns for each value itself if it is materialized, else the materialized values it is computed from."""
         sources: list[set[int]] = []
         for v, reads in enumerate(self.reads):
             sources.append({v} if self.materialized[v] else set[int]().union(*(sources[read] for read in reads)))

@@ -54,7 +54,7 @@ class CheckpointPlan:
 
     Attributes:
       regions: disjoint regions, in order. For equations outside of them jax keeps its default values.
-      copied: indices of cheap equations of arguments, which each region computes for itself.
+      copied: indices of cheap equations that depend on arguments only; each region computes them for itself.
       bodies: index of a scan -> plan for its body; other scans are left as they are.
       stretch: for a scan's body, number of steps that run forward once more together before they run backward; 1 if
         the steps of a scan are not computed again.
