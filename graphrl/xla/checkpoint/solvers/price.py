@@ -28,7 +28,7 @@ class Work(NamedTuple):
 
     stored: np.ndarray  # [n] int64: RECOMPUTED, KEPT or MOVED; may differ from the choice where that is impossible
     mark: np.ndarray  # [n] int64, the last segment or kernel that visited a value
-    stack: np.ndarray  # [n + r] int64
+    stack: np.ndarray  # [n + number of reads + 1] int64, values still to visit
     last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
     fetch_step: np.ndarray  # [n] int64, the step at which a moved value starts to come back
     first: np.ndarray  # [n] int64, the first step that reads a value from then on
