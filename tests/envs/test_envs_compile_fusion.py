@@ -158,10 +158,7 @@ def test_the_default_baseline_is_a_list_schedule_of_the_kernels_of_the_usual_rul
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: ENV.reset(KEY, instance(diamond(), LINK)),
-            "the task 'fusion' needs an instance with a fusion problem",
-        ),
+        (lambda: ENV.reset(KEY, instance(diamond(), LINK)), "the task 'fusion' needs an instance with a fusion"),
         (lambda: ENV.action_spec(instance(diamond(), LINK)), "the task 'fusion' needs an instance with"),
         (lambda: instance(diamond(), LINK, fusion=fusion_problem(diamond())), "of another graph than 'diamond'"),
         (
