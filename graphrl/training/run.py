@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, on_mesh
@@ -271,6 +272,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       KeyboardInterrupt: a signal before the first checkpoint of a run, or a second signal.
     """
     with locked_folder(folder, resume):
+        prepare_in_background()
         count, what = agent.work_items(config)
         mesh = make_mesh(count, what=what)
         devices.barrier(mesh)
