@@ -193,7 +193,7 @@ def solve(
 
 @solver(
     "go+",
-    "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
+    "auto, with a round of go before its searches: from 80 s on, or with a budget in evaluations",
     colocates=True,
     objectives=tuple(DECODERS),
     digest=Policy.digest_of,
