@@ -286,8 +286,9 @@ def start(job: int, items: int, threads: int) -> None:
     store(arguments, 2, context)
     store(arguments, 3, arguments + 8 * 4)
     store(arguments, 4, 1)
-    if threads > 1 and call_address(load(api, COUNT_THREADS), arguments) == 0:
-        threads = min(threads, load(arguments, 4))
+    if threads > 1:
+        has_pool = call_address(load(api, COUNT_THREADS), arguments) == 0
+        threads = min(min(threads, items), load(arguments, 4)) if has_pool else 1
     store(arguments, 0, 8 * 5)
     store(arguments, 3, own)
     store(arguments, 4, job)
