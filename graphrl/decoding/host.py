@@ -25,6 +25,7 @@ from graphrl.compiled.custom_call import (
     frame,
     free,
     is_new,
+    load_half,
     next_item,
     null,
     opened,
@@ -50,24 +51,46 @@ ORDER = 0  # [g, s, n] int32
 
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
 MANY = 1024  # threads: as many as XLA has
-WIDEST = 32  # block
-I32, U32, F32 = np.int32, np.uint32, np.float32
+LANES = 8  # of a block
+I32, I64, U32, F32 = np.int32, np.int64, np.uint32, np.float32
 BELOW_ONE = np.float32(1 - 2**-24)
 _0 = np.float32(0)
 
-OP = np.dtype([("waits", np.int32), ("weight", np.float32)], align=True)  # number of missing inputs
-OP_SIZE = OP.itemsize
+# Indices are unsigned: numba checks whether signed ones are negative.
+_NONE, _ONE, _WIDTH = np.uint64(0), np.uint64(1), np.uint64(ROW_WIDTH)
+
+LANE = np.dtype(
+    [
+        ("weight", np.int64),  # addresses of its graph's parts of the operands
+        ("indegree", np.int64),
+        ("op_row", np.int64),
+        ("op_rows", np.int64),
+        ("row_entry", np.int64),
+        ("seeds", np.int64),
+        ("order", np.int64),  # address of its result
+        ("ops", np.uint64),  # number of its graph's
+        ("counter", np.int64),  # of the next random word
+        ("samples", np.int64),  # by which a row advances the counter
+        ("at", np.uint64),  # index of a top, a block or an op, on the way down to a draw
+        ("left", np.float32),  # target minus the sum of the numbers before, on that way
+        ("running", np.int32),
+    ],
+    align=True,
+)
+LANE_SIZE = LANE.itemsize
 
 
-class Queue(NamedTuple):
-    """Ready ops of a lane; padded slots have weight 0 and wait forever."""
+class Queues(NamedTuple):
+    """Ready ops of a block's lanes, and what they wait for; padded slots have weight 0 and wait forever."""
 
-    bits: int
-    ops: Any  # [slots] OP
-    slots: Any  # [slots] float32, weight of a ready op; 0 for others
-    blocks: Any  # [slots / block] float32, sums of slots
-    tops: Any  # [slots / block^2] float32, sums of blocks
-    sums: Any  # [tops or WIDEST] float32, scratch: sums before each element
+    bits: Any  # uint64, log2 of the number of slots per block
+    width: Any  # uint64, 2^bits
+    tops: Any  # uint64, number of tops per lane
+    lanes: Any  # [LANES] LANE
+    waits: Any  # [LANES * slots] int32, number of missing inputs
+    slots: Any  # [LANES * slots] float32, weight of a ready op; 0 for others
+    blocks: Any  # [LANES * blocks] float32, sums of slots
+    sums: Any  # [LANES * tops] float32, sums of blocks
     end: int  # address after the arrays
 
 
@@ -78,14 +101,14 @@ def orders_of_lanes(pointer: Any) -> Any:
     if job != 0:
         if is_new(job, pointer):
             like = result(frame(job), ORDER)
-            lanes = count_outer(like, 1)
-            start(job, lanes, integer(1 if lanes * size(like, -1) < FEW else MANY))
+            lanes, block = count_outer(like, 1), _block(frame(job))
+            start(job, (lanes + block - 1) // block, integer(1 if lanes * size(like, -1) < FEW else MANY))
         item = next_item(job)
         if item >= 0:
             call = frame(job)
-            memory = aligned_alloc(LINE, (_queue_at(call, integer(0)).end + LINE - 1) // LINE * LINE)
+            memory = aligned_alloc(LINE, (_queues_at(call, integer(0)).end + LINE - 1) // LINE * LINE)
             while item >= 0:
-                _sample_order(call, item, memory)
+                _sample_block(call, item, memory)
                 done(job)
                 item = next_item(job)
             free(memory)
@@ -94,24 +117,80 @@ def orders_of_lanes(pointer: Any) -> Any:
 
 
 @inlined
-def _queue_at(call: int, memory: int) -> Queue:
-    """The arrays of a queue in a thread's memory."""
+def _block(call: int) -> int:
+    """Lanes of a block: fewer than `LANES` where else there would be too few blocks for several threads."""
+    lanes, block = count_outer(result(call, ORDER), 1), integer(LANES)
+    while block > 1 and (lanes + block - 1) // block < 4:
+        block //= 2
+    return block
+
+
+@inlined
+def _queues_at(call: int, memory: int) -> Queues:
+    """The arrays of a block's queues in a thread's memory."""
     bits = integer(array(data(operand(call, BITS)), integer(1), I32)[0])
     tops = (size(result(call, ORDER), -1) >> 2 * bits) + 1
-    blocks, slots = tops << bits, tops << 2 * bits
-    ready = memory + slots * OP_SIZE
-    first, second = ready + 4 * slots, ready + 4 * (slots + blocks)
-    sums = second + 4 * tops
-    width = max(tops, WIDEST)
-    return Queue(
-        bits,
-        array(memory, slots, OP),
+    blocks, slots = LANES * tops << bits, LANES * tops << 2 * bits
+    waits = memory + LANES * LANE_SIZE
+    ready = waits + 4 * slots
+    first = ready + 4 * slots
+    second = first + 4 * blocks
+    return Queues(
+        np.uint64(bits),
+        _ONE << np.uint64(bits),
+        np.uint64(tops),
+        array(memory, integer(LANES), LANE),
+        array(waits, slots, I32),
         array(ready, slots, F32),
         array(first, blocks, F32),
-        array(second, tops, F32),
-        array(sums, width, F32),
-        sums + 4 * width,
+        array(second, LANES * tops, F32),
+        second + 4 * LANES * tops,
     )
+
+
+@part
+def _sample_block(call: int, item: int, memory: int) -> None:
+    """Samples the orders of a block's lanes: an op of each, then the next.
+
+    Each phase of a step is a loop over lanes, whose sums a processor adds at the same time.
+    """
+    like, block, queues = result(call, ORDER), _block(call), _queues_at(call, memory)
+    n, count = size(like, -1), np.uint64(min(block, count_outer(like, 1) - item * block))
+    for lane in range(count):
+        _open_lane(call, queues.lanes[lane], item * block + integer(lane))
+        _fill(queues, lane)
+    for place in range(n):
+        running = integer(0)
+        for lane in range(count):
+            running += _draw_top(queues, lane)
+        if running == 0:
+            _finish(queues, count, place, n)
+            break
+        for lane in range(count):
+            _descend(queues, lane, queues.blocks, queues.tops * queues.width)
+        for lane in range(count):
+            _descend(queues, lane, queues.slots, queues.tops * queues.width * queues.width)
+        for lane in range(count):
+            _remove(queues, lane, n, place)
+        for lane in range(count):
+            _release(queues, lane, n)
+
+
+@inlined
+def _open_lane(call: int, lane: Any, number: int) -> None:
+    """Sets the addresses of a lane, given its number in the result."""
+    like = result(call, ORDER)
+    graphs, samples, n = size(like, -3), size(like, -2), size(like, -1)
+    outer, graph = number // samples // graphs, number // samples % graphs
+    lane.ops = np.uint64(array(_of_graph(call, NUM_OPS, integer(1), outer, graph), integer(1), I32)[0])
+    lane.weight = _of_graph(call, WEIGHT, integer(2), outer, graph)
+    lane.indegree = _of_graph(call, INDEGREE, integer(2), outer, graph)
+    lane.op_row = _of_graph(call, OP_ROW, integer(2), outer, graph)
+    lane.op_rows = _of_graph(call, OP_ROWS, integer(2), outer, graph)
+    lane.row_entry = _of_graph(call, ROW_ENTRY, integer(3), outer, graph)
+    lane.seeds = _of_graph(call, SEEDS, integer(2), outer, graph)
+    lane.order = data(like) + 4 * number * n
+    lane.counter, lane.samples = number % samples, samples
 
 
 @inlined
@@ -124,101 +203,91 @@ def _of_graph(call: int, index: int, axes: int, outer: int, graph: int) -> int:
     return data(buffer) + (batch * size(buffer, -axes) + graph) * each
 
 
-@part
-def _sample_order(call: int, lane: int, memory: int) -> None:
-    """Samples the order of a lane."""
-    like = result(call, ORDER)
-    graphs, samples, n = size(like, -3), size(like, -2), size(like, -1)
-    outer, graph, sample = lane // samples // graphs, lane // samples % graphs, lane % samples
-    queue = _queue_at(call, memory)
-    ops = integer(array(_of_graph(call, NUM_OPS, integer(1), outer, graph), integer(1), I32)[0])
-    first_row = array(_of_graph(call, OP_ROW, integer(2), outer, graph), n, I32)
-    row_count = array(_of_graph(call, OP_ROWS, integer(2), outer, graph), n, I32)
-    rows = size(operand(call, ROW_ENTRY), -2)
-    entries = array(_of_graph(call, ROW_ENTRY, integer(3), outer, graph), rows * ROW_WIDTH, I32)
-    seeds = array(_of_graph(call, SEEDS, integer(2), outer, graph), integer(2), U32)
-    order = array(data(like) + 4 * lane * n, n, I32)
-    _fill(call, queue, outer, graph, ops)
-    step = 0  # rows so far
-    for place in range(n):
-        op = _draw(queue, unit_interval(random_word(seeds, step * samples + sample)))
-        if op < 0:
-            for rest in range(place, n):
-                order[rest] = n
-            break
-        order[place] = op
-        queue.slots[op] = _0
-        for row in range(first_row[op], first_row[op] + row_count[op]):
-            _add_again(queue, op)
-            _release(queue, entries, row * ROW_WIDTH, n)
-        step += row_count[op]
+@inlined
+def _fill(queues: Queues, lane: int) -> None:
+    """Fills a lane's queue with the ops that are ready at the start."""
+    width, one = queues.width, queues.lanes[lane]
+    blocks = queues.tops * width
+    slots = blocks * width
+    indegree = array(one.indegree, integer(one.ops), I32)
+    weight = array(one.weight, integer(one.ops), F32)
+    for v in range(one.ops):
+        queues.waits[lane * slots + v] = indegree[v]
+        queues.slots[lane * slots + v] = weight[v] if indegree[v] == 0 else _0
+    for v in range(one.ops, slots):
+        queues.waits[lane * slots + v] = -1
+        queues.slots[lane * slots + v] = _0
+    for block in range(lane * blocks, (lane + _ONE) * blocks):
+        queues.blocks[block] = _sum(queues.slots, block * width, width)
+    for top in range(lane * queues.tops, (lane + _ONE) * queues.tops):
+        queues.sums[top] = _sum(queues.blocks, top * width, width)
 
 
 @inlined
-def _fill(call: int, queue: Queue, outer: int, graph: int, ops: int) -> None:
-    """Fills a queue with the ops that are ready at the start."""
-    weight = array(_of_graph(call, WEIGHT, integer(2), outer, graph), ops, F32)
-    indegree = array(_of_graph(call, INDEGREE, integer(2), outer, graph), ops, I32)
-    for v in range(ops):
-        op = queue.ops[v]
-        op.waits, op.weight = indegree[v], weight[v]
-        queue.slots[v] = weight[v] if indegree[v] == 0 else _0
-    for v in range(ops, len(queue.ops)):
-        op = queue.ops[v]
-        op.waits, op.weight = -1, _0
-        queue.slots[v] = _0
-    width = 1 << queue.bits
-    for block in range(len(queue.blocks)):
-        queue.blocks[block] = _sum(queue.slots, block * width, width)
-    for top in range(len(queue.tops)):
-        queue.tops[top] = _sum(queue.blocks, top * width, width)
+def _draw_top(queues: Queues, lane: int) -> int:
+    """Draws a top in proportion to the weights of the ready ops; returns 0 if none is ready, else 1."""
+    one, tops = queues.lanes[lane], queues.tops
+    total = _sum(queues.sums, lane * tops, tops)
+    one.running = total > _0
+    if one.running:
+        uniform = unit_interval(random_word(array(one.seeds, integer(2), U32), one.counter))
+        target = min(uniform * total, total * BELOW_ONE)
+        index, before, _ = _pick(queues.sums, lane * tops, tops, target)
+        one.at, one.left = min(index, tops - _ONE), target - before
+    return one.running
 
 
 @inlined
-def _draw(queue: Queue, uniform: np.float32) -> int:
-    """The op of that uniform number in [0, 1), in proportion to the weights of the ready ops; -1 if none is ready."""
-    width = 1 << queue.bits
-    total = _accumulate(queue.tops, integer(0), len(queue.tops), queue.sums)
-    if not total > _0:
-        return -1
-    top, left = _pick(queue.sums, len(queue.tops), total, uniform * total)
-    total = _accumulate(queue.blocks, top * width, width, queue.sums)
-    inner, left = _pick(queue.sums, width, total, left)
-    block = top * width + inner
-    total = _accumulate(queue.slots, block * width, width, queue.sums)
-    return block * width + _pick(queue.sums, width, total, left)[0]
+def _descend(queues: Queues, lane: int, values: np.ndarray, each: Any) -> None:
+    """Goes down one level, to `values` with that many numbers per lane."""
+    one, width = queues.lanes[lane], queues.width
+    if one.running:
+        target, first = one.left, one.at * width
+        index, before, total = _pick(values, lane * each + first, width, target)
+        if target >= total * BELOW_ONE:  # the sum of the lower level may have been rounded differently
+            target = total * BELOW_ONE
+            index, before, total = _pick(values, lane * each + first, width, target)
+            index = min(index, width - _ONE)
+        one.at, one.left = first + index, target - before
 
 
 @inlined
-def _accumulate(values: np.ndarray, first: int, count: int, sums: np.ndarray) -> np.float32:
-    """The sum of numbers from the first on; writes the sums before each of them."""
-    total = _0
-    for i in range(count):
-        sums[i] = total
-        total += values[first + i]
-    return total
+def _pick(values: np.ndarray, first: Any, count: Any, target: np.float32) -> tuple[Any, np.float32, np.float32]:
+    """The first of some numbers at which their cumulative sum exceeds the target, the sum before it, and that of all.
+
+    If none exceeds it, the index is that after the last.
+    """
+    index, before, total = _NONE, _0, _0
+    for i in range(first, first + count):
+        total += values[i]
+        before = total if total <= target else before
+        index += np.uint64(total <= target)
+    return index, before, total
 
 
 @inlined
-def _pick(sums: np.ndarray, count: int, total: np.float32, target: np.float32) -> tuple[int, np.float32]:
-    """The last number whose sum before it is at most the target, and the target minus that sum."""
-    target, index = min(target, total * BELOW_ONE), 0
-    for i in range(1, count):
-        index += sums[i] <= target
-    return index, target - sums[index]
+def _remove(queues: Queues, lane: int, n: int, place: int) -> None:
+    """Writes the drawn op to the order and removes it from the queue; writes n where none was drawn."""
+    one = queues.lanes[lane]
+    one.running = one.running != 0 and one.at < one.ops
+    array(one.order, n, I32)[place] = one.at if one.running else n
+    if one.running:
+        slots = queues.tops * queues.width * queues.width
+        queues.slots[lane * slots + one.at] = _0
+        _add_again(queues, lane, one.at)
 
 
 @inlined
-def _add_again(queue: Queue, op: int) -> None:
+def _add_again(queues: Queues, lane: int, op: Any) -> None:
     """Computes the sums of the op's block and top again."""
-    width = 1 << queue.bits
-    block, top = op >> queue.bits, op >> 2 * queue.bits
-    queue.blocks[block] = _sum(queue.slots, block * width, width)
-    queue.tops[top] = _sum(queue.blocks, top * width, width)
+    width, tops = queues.width, queues.tops
+    block, top = lane * tops * width + (op >> queues.bits), lane * tops + (op >> queues.bits >> queues.bits)
+    queues.blocks[block] = _sum(queues.slots, block * width, width)
+    queues.sums[top] = _sum(queues.blocks, top * width, width)
 
 
 @inlined
-def _sum(values: np.ndarray, first: int, count: int) -> np.float32:
+def _sum(values: np.ndarray, first: Any, count: Any) -> np.float32:
     total = _0
     for i in range(first, first + count):
         total += values[i]
@@ -226,16 +295,40 @@ def _sum(values: np.ndarray, first: int, count: int) -> np.float32:
 
 
 @inlined
-def _release(queue: Queue, entries: np.ndarray, first: int, idle: int) -> None:
-    """Counts an input of each op of a row; ops without missing inputs enter the queue."""
-    for i in range(first, first + ROW_WIDTH):
-        v = min(entries[i], idle)
-        op = queue.ops[v]
-        op.waits -= 1
-        gained = op.weight if op.waits == 0 else _0
-        queue.slots[v] += gained
-        queue.blocks[v >> queue.bits] += gained
-        queue.tops[v >> 2 * queue.bits] += gained
+def _release(queues: Queues, lane: int, n: int) -> None:
+    """Counts an input of each op that waits for the drawn one; ops without missing inputs enter the queue."""
+    one = queues.lanes[lane]
+    if one.running:
+        row, rows = load_half(one.op_row, integer(one.at)), load_half(one.op_rows, integer(one.at))
+        for i in range(rows):
+            if i > 0:
+                _add_again(queues, lane, one.at)
+            for entry in range((row + i) * ROW_WIDTH, (row + i + 1) * ROW_WIDTH):
+                _count_input(queues, lane, np.uint64(min(load_half(one.row_entry, entry), n)), n)
+        one.counter += rows * one.samples
+
+
+@inlined
+def _count_input(queues: Queues, lane: int, op: Any, n: int) -> None:
+    """Counts an input of an op."""
+    width, tops = queues.width, queues.tops
+    slot = lane * tops * width * width + op
+    waits = queues.waits[slot] - 1
+    queues.waits[slot] = waits
+    weight = array(queues.lanes[lane].weight, n, F32)[min(op, np.uint64(n - 1))]
+    gained = weight if waits == 0 else _0
+    queues.slots[slot] += gained
+    queues.blocks[lane * tops * width + (op >> queues.bits)] += gained
+    queues.sums[lane * tops + (op >> queues.bits >> queues.bits)] += gained
+
+
+@inlined
+def _finish(queues: Queues, count: Any, place: int, n: int) -> None:
+    """Writes n to the places after the last op."""
+    for lane in range(count):
+        order = array(queues.lanes[lane].order, n, I32)
+        for i in range(place, n):
+            order[i] = n
 
 
 def host_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples: int, block: int) -> jax.Array:
