@@ -34,7 +34,7 @@ from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.indexing import add, put, take
 from graphrl.costs.device.lanes import implied
 from graphrl.costs.device.memory import peak_memory
-from graphrl.costs.host.lowering import is_compiled
+from graphrl.costs.host.lowering import host_peaks, is_compiled
 from graphrl.costs.problem import Problem
 from graphrl.decoding.host import host_orders
 from graphrl.decoding.likelihood import log_prob, weights
@@ -164,10 +164,17 @@ def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
       order: `[g, ..., n]` int32, as `Rollout.order`.
     """
     g, n = order.shape[0], order.shape[-1]
-    lanes = order.reshape(g, -1, n)
-    events = jnp.moveaxis(lanes, -1, 0).reshape(n, -1)
-    implication = implied(graph, on_one_device(graph, jnp.zeros((n, g, lanes.shape[1]), jnp.float32)), 1)
-    return peak_memory(graph, implication, events, 1).reshape(order.shape[:-1])
+    lanes = jnp.moveaxis(order.reshape(g, -1, n), -1, 0)
+
+    def on_host() -> jax.Array:
+        return host_peaks(graph, lanes)
+
+    def by_scatters() -> jax.Array:
+        lane = implied(graph, on_one_device(graph, jnp.zeros(lanes.shape, jnp.float32)), 1)
+        return peak_memory(graph, lane, lanes.reshape(n, -1), 1)[0]
+
+    peak = lax.platform_dependent(cpu=on_host if is_compiled() else by_scatters, default=by_scatters)
+    return peak.reshape(order.shape[:-1])
 
 
 def on_one_device(graph: PaddedGraph, op_keys: jax.Array) -> Decisions:

@@ -14,7 +14,7 @@ from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import array, broadcast, data, matrix, operand, result, size
 
 # Operands, each with its shape after leading axes of `jax.vmap`. Letters are those of graphs/padding.py.
-SETTINGS = 0  # [6] int32: devices, transfer model, and True for: makespan, memory, resident weights, orders
+SETTINGS = 0  # [7] int32: devices, transfer model, and True for: makespan, memory, resident weights, orders, given
 NUM_OPS, NUM_TENSORS = 1, 2  # [g] int32
 RUNTIME, WORKSPACE, WEIGHT = 3, 4, 5  # [g, n] float32
 PRODUCER = 6  # [g, t] int32
@@ -24,9 +24,9 @@ USE_TENSOR, USE_OP = 11, 12  # [g, e] int32
 CONTROL_SOURCE, CONTROL_TARGET = 13, 14  # [g, f] int32
 SHARE_TENSOR, SHARE_OF = 15, 16  # [g, s] int32
 SHARE_REUSES = 17  # [g, s] bool
-PLACEMENT = 18  # [n, g, p] int32
-OP_KEYS = 19  # [n, g, p] float32
-TRANSFER_KEYS = 20  # [d, t, g, p] float32
+PLACEMENT = 18  # [n, g, p] int32; for given orders (on one device) the op at each place, n after the last
+OP_KEYS = 19  # [n, g, p] float32; [0, g, p] for given orders
+TRANSFER_KEYS = 20  # [d, t, g, p] float32; [1, 0, g, p] for given orders
 # Results
 MAKESPAN = 0  # [g, p] float32
 PEAK = 1  # [d, g, p] float32
@@ -85,6 +85,7 @@ class Graph(NamedTuple):
     transfer: int
     memory: bool  # whether peaks are computed
     ordered: bool  # whether the order is written
+    given: bool  # whether the order is given
     bits: int  # of a node's index
     ops: Any  # [n + 1] OP
     tensors: Any  # [t + 1] TENSOR
@@ -115,7 +116,7 @@ class Decisions(NamedTuple):
     nodes: int  # N
     op_row: int  # n and a cache line: rows whose distance is a power of two share few sets of the cache
     key_row: int  # d * t and a cache line
-    placement: Any  # [LANES * op_row] int32
+    placement: Any  # [LANES * op_row] int32, devices, or given orders
     op_keys: Any  # [LANES * op_row] float32
     transfer_keys: Any  # [LANES * key_row] float32
     order: Any  # [LANES * c] int32
@@ -151,7 +152,7 @@ def decisions_at(call: int, memory: int) -> Decisions:
 @inlined
 def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: int) -> Graph:
     """The arrays of a graph of these sizes in a thread's memory; `working` is 1 if some op has workspace."""
-    settings = array(data(operand(call, SETTINGS)), integer(6), I32)
+    settings = array(data(operand(call, SETTINGS)), integer(7), I32)
     d, s = integer(settings[0]), size(operand(call, SHARE_OF), -1)
     nodes = n + t * (d - 1)
     bits = 1
@@ -180,6 +181,7 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
         integer(settings[1]),
         settings[3] != 0,
         settings[5] != 0,
+        settings[6] != 0,
         bits,
         array(ops, n + 1, OP),
         array(tensors, t + 1, TENSOR),
@@ -223,14 +225,17 @@ def read_decisions(call: int, decisions: Decisions, outer: int, first: int, coun
     """Copies the decisions of a block's lanes to a row a lane; out of range, they become the nearest that are in it."""
     like = result(call, MAKESPAN)
     lanes, devices = size(like, -2) * size(like, -1), size(result(call, PEAK), -3)
-    n, keys, row, key_row = decisions.ops, devices * decisions.tensors, decisions.op_row, decisions.key_row
+    n, row, key_row = decisions.ops, decisions.op_row, decisions.key_row
+    keyed, keys = size(operand(call, OP_KEYS), -3), devices * size(operand(call, TRANSFER_KEYS), -3)
+    largest = n if keyed == 0 else devices - 1
     placement = array(_field(call, PLACEMENT, 3, outer, 4), n * lanes, I32)
-    op_keys = array(_field(call, OP_KEYS, 3, outer, 4), n * lanes, F32)
+    op_keys = array(_field(call, OP_KEYS, 3, outer, 4), keyed * lanes, F32)
     transfer_keys = array(_field(call, TRANSFER_KEYS, 4, outer, 4), keys * lanes, F32)
     for v in range(n):
         for lane in range(count):
-            device = placement[v * lanes + first + lane]
-            decisions.placement[lane * row + v] = max(0, min(device, devices - 1))
+            decisions.placement[lane * row + v] = max(0, min(placement[v * lanes + first + lane], largest))
+    for v in range(keyed):
+        for lane in range(count):
             decisions.op_keys[lane * row + v] = _valid(op_keys[v * lanes + first + lane])
     for k in range(keys):
         for lane in range(count):

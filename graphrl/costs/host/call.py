@@ -121,7 +121,7 @@ def _cost_block(call: int, block: int, memory: int) -> None:
     read_decisions(call, decisions, outer, first, count)
     makespan = array(data(like) + 4 * outer * lanes, lanes, F32)
     peak = array(data(result(call, PEAK)), size(result(call, PEAK), -3) * lanes * (outer + 1), F32)
-    settings = array(data(operand(call, SETTINGS)), integer(6), I32)
+    settings = array(data(operand(call, SETTINGS)), integer(7), I32)
     for lane in range(count):
         graph = (first + lane) // population
         if words[OUTER] != outer or words[GRAPH] != graph:

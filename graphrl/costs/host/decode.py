@@ -30,6 +30,9 @@ def simulate(g: Graph, decisions: Decisions, lane: int, timed: bool, weight: int
       timed: whether ends are wanted.
       weight: address of the ops' resident weights, or 0.
     """
+    if g.given:
+        _replay(g, decisions, lane, weight)
+        return _0
     # constants, so each case is compiled to a separate loop
     if g.memory:
         return _simulate(g, decisions, lane, timed, True, weight)
@@ -51,16 +54,32 @@ def _simulate(g: Graph, decisions: Decisions, lane: int, timed: bool, memory: bo
         else:
             size, hole = _run_transfer(g, size, node - ops, place, decisions, lane, memory)
     if memory:
-        set_last_reads(g)
-        if len(g.shares) > 0:
-            share_buffers(g)
-        set_peaks(g, place, weight)
+        _set_peaks(g, place, weight)
     makespan = _0
     for device in range(g.devices):  # no transfer ends after its readers
         makespan = max(makespan, g.clocks[0, device])
     if g.ordered:
         _finish_order(g, decisions, lane, place, timed)
     return makespan
+
+
+@inlined
+def _replay(g: Graph, decisions: Decisions, lane: int, weight: int) -> None:
+    """Writes the peak of a lane's given order on one device to `g.peak`."""
+    first, ops, place = lane * decisions.op_row, len(g.now), 0
+    for v in range(ops):
+        g.now[v].device = g.place[v] = 0
+    _forget(g)
+    for at in range(first, first + decisions.ops):
+        v = decisions.placement[at]
+        if v >= ops:
+            break
+        place += 1
+        g.place[v] = place
+        _allocate(g, place, 0, g.ops[v].bytes, g.ops[v].workspace)
+        for tensor in range(g.ops[v].writes, g.ops[v + 1].writes):
+            g.last[tensor] = place
+    _set_peaks(g, place, weight)
 
 
 @inlined
@@ -77,13 +96,27 @@ def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
     for device in range(g.devices):
         g.clocks[0, device] = g.clocks[1, device] = _0
     if memory:
-        for i in range(len(g.last)):
-            g.last[i] = -1
-        for i in range(len(g.change)):
-            g.change[i] = 0
-        for i in range(len(g.extra)):
-            g.extra[i] = 0
+        _forget(g)
     return size
+
+
+@inlined
+def _forget(g: Graph) -> None:
+    """Resets the arrays from which peaks are computed."""
+    for i in range(len(g.last)):
+        g.last[i] = -1
+    for i in range(len(g.change)):
+        g.change[i] = 0
+    for i in range(len(g.extra)):
+        g.extra[i] = 0
+
+
+@inlined
+def _set_peaks(g: Graph, places: int, weight: int) -> None:
+    set_last_reads(g)
+    if len(g.shares) > 0:
+        share_buffers(g)
+    set_peaks(g, places, weight)
 
 
 @inlined

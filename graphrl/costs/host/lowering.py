@@ -20,7 +20,7 @@ from graphrl.compiled import announced
 from graphrl.compiled.custom_call import works
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.host.call import costs_of_lanes
-from graphrl.costs.host.clocks import TRANSFERS
+from graphrl.costs.host.clocks import FREE, TRANSFERS
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph
 
@@ -63,18 +63,43 @@ def host_costs(
     Returns:
       Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`.
     """
+    flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders, False)
+    return _call(graph, decisions, transfer_seconds, flags, steps if orders else 0)
+
+
+def host_peaks(graph: PaddedGraph, orders: jax.Array) -> jax.Array:
+    """Peaks of given orders on one device, without resident weights: `[g, p]` float32, byte units.
+
+    Args:
+      graph: a batch of graphs (leading axis g).
+      orders: `[n, g, p]` int32, complete topological orders of the ops; n after the last op.
+    """
+    none = jnp.zeros((0, *orders.shape[1:]), jnp.float32)
+    flags = (1, FREE, False, True, False, False, True)
+    return _call(graph, Decisions(orders, none, none[None]), jnp.zeros_like(graph.tensor_bytes), flags, 0)[1][0]
+
+
+def _call(
+    graph: PaddedGraph, decisions: Decisions, transfer_seconds: jax.Array, flags: tuple[int, ...], steps: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The custom call.
+
+    Args:
+      graph, decisions, transfer_seconds: see `host_costs`.
+      flags: the settings of `arrays.py`.
+      steps: c; 0 without orders.
+    """
     with announced(costs_of_lanes, "costs"):
         costs_of_lanes.register()
     n, g, p = decisions.placement.shape
-    flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders)
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     call = jax.ffi.ffi_call(
         "graphrl_costs",
         (
             shape((g, p)),
-            shape((problem.devices, g, p)),
-            jax.ShapeDtypeStruct((steps if orders else 0, g, p), jnp.int32),
-            shape((n if orders else 0, g, p)),
+            shape((flags[0], g, p)),
+            jax.ShapeDtypeStruct((steps, g, p), jnp.int32),
+            shape((n if steps else 0, g, p)),
         ),
         vmap_method="expand_dims",
     )
