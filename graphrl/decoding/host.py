@@ -57,7 +57,7 @@ BELOW_ONE = np.float32(1 - 2**-24)
 _0 = np.float32(0)
 
 # Indices are unsigned: numba checks whether signed ones are negative.
-_NONE, _ONE, _WIDTH = np.uint64(0), np.uint64(1), np.uint64(ROW_WIDTH)
+_NONE, _ONE, _4, _8, _16 = (np.uint64(number) for number in (0, 1, 4, 8, 16))
 
 LANE = np.dtype(
     [
@@ -243,7 +243,7 @@ def _descend(queues: Queues, lane: int, values: np.ndarray, each: Any) -> None:
     one, width = queues.lanes[lane], queues.width
     if one.running:
         target, first = one.left, one.at * width
-        index, before, total = _pick(values, lane * each + first, width, target)
+        index, before, total = _pick_of_block(values, lane * each + first, width, target)
         if target >= total * BELOW_ONE:  # the sum of the lower level may have been rounded differently
             target = total * BELOW_ONE
             index, before, total = _pick(values, lane * each + first, width, target)
@@ -282,8 +282,30 @@ def _add_again(queues: Queues, lane: int, op: Any) -> None:
     """Computes the sums of the op's block and top again."""
     width, tops = queues.width, queues.tops
     block, top = lane * tops * width + (op >> queues.bits), lane * tops + (op >> queues.bits >> queues.bits)
-    queues.blocks[block] = _sum(queues.slots, block * width, width)
-    queues.sums[top] = _sum(queues.blocks, top * width, width)
+    queues.blocks[block] = _sum_of_block(queues.slots, block * width, width)
+    queues.sums[top] = _sum_of_block(queues.blocks, top * width, width)
+
+
+@inlined
+def _pick_of_block(values: np.ndarray, first: Any, width: Any, target: np.float32) -> tuple[Any, np.float32, np.float32]:
+    if width == _4:
+        return _pick(values, first, _4, target)
+    if width == _8:
+        return _pick(values, first, _8, target)
+    if width == _16:
+        return _pick(values, first, _16, target)
+    return _pick(values, first, width, target)
+
+
+@inlined
+def _sum_of_block(values: np.ndarray, first: Any, width: Any) -> np.float32:
+    if width == _4:
+        return _sum(values, first, _4)
+    if width == _8:
+        return _sum(values, first, _8)
+    if width == _16:
+        return _sum(values, first, _16)
+    return _sum(values, first, width)
 
 
 @inlined
