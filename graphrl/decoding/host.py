@@ -52,6 +52,7 @@ ORDER = 0  # [g, s, n] int32
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
 MANY = 1024  # threads: as many as XLA has
 LANES = 8  # of a block
+WIDEST = 32  # block of slots
 I32, I64, U32, F32 = np.int32, np.int64, np.uint32, np.float32
 BELOW_ONE = np.float32(1 - 2**-24)
 _0 = np.float32(0)
@@ -73,6 +74,7 @@ LANE = np.dtype(
         ("samples", np.int64),  # by which a row advances the counter
         ("at", np.uint64),  # index of a top, a block or an op, on the way down to a draw
         ("left", np.float32),  # target minus the sum of the numbers before, on that way
+        ("total", np.float32),  # of the numbers of a level
         ("running", np.int32),
     ],
     align=True,
@@ -91,6 +93,8 @@ class Queues(NamedTuple):
     slots: Any  # [LANES * slots] float32, weight of a ready op; 0 for others
     blocks: Any  # [LANES * blocks] float32, sums of slots
     sums: Any  # [LANES * tops] float32, sums of blocks
+    room: Any  # uint64, scratch per lane
+    before: Any  # [LANES * room] float32, scratch: sums before each number of a level
     end: int  # address after the arrays
 
 
@@ -135,6 +139,7 @@ def _queues_at(call: int, memory: int) -> Queues:
     ready = waits + 4 * slots
     first = ready + 4 * slots
     second = first + 4 * blocks
+    third, room = second + 4 * LANES * tops, max(tops, WIDEST)
     return Queues(
         np.uint64(bits),
         _ONE << np.uint64(bits),
@@ -144,7 +149,9 @@ def _queues_at(call: int, memory: int) -> Queues:
         array(ready, slots, F32),
         array(first, blocks, F32),
         array(second, LANES * tops, F32),
-        second + 4 * LANES * tops,
+        np.uint64(room),
+        array(third, LANES * room, F32),
+        third + 4 * LANES * room,
     )
 
 
@@ -162,14 +169,20 @@ def _sample_block(call: int, item: int, memory: int) -> None:
     for place in range(n):
         running = integer(0)
         for lane in range(count):
-            running += _draw_top(queues, lane)
+            running += _start_draw(queues, lane)
         if running == 0:
             _finish(queues, count, place, n)
             break
         for lane in range(count):
-            _descend(queues, lane, queues.blocks, queues.tops * queues.width)
+            _descend(queues, lane, queues.tops)
         for lane in range(count):
-            _descend(queues, lane, queues.slots, queues.tops * queues.width * queues.width)
+            _start_level(queues, lane, queues.blocks, queues.tops * queues.width)
+        for lane in range(count):
+            _descend(queues, lane, queues.width)
+        for lane in range(count):
+            _start_level(queues, lane, queues.slots, queues.tops * queues.width * queues.width)
+        for lane in range(count):
+            _descend(queues, lane, queues.width)
         for lane in range(count):
             _remove(queues, lane, n, place)
         for lane in range(count):
@@ -224,45 +237,67 @@ def _fill(queues: Queues, lane: int) -> None:
 
 
 @inlined
-def _draw_top(queues: Queues, lane: int) -> int:
-    """Draws a top in proportion to the weights of the ready ops; returns 0 if none is ready, else 1."""
+def _start_draw(queues: Queues, lane: int) -> int:
+    """Draws a uniform number below the weight of all ready ops; returns 0 if none is ready, else 1."""
     one, tops = queues.lanes[lane], queues.tops
-    total = _sum(queues.sums, lane * tops, tops)
+    total = _accumulate(queues, lane, queues.sums, lane * tops, tops)
     one.running = total > _0
-    if one.running:
-        uniform = unit_interval(random_word(array(one.seeds, integer(2), U32), one.counter))
-        target = min(uniform * total, total * BELOW_ONE)
-        index, before, _ = _pick(queues.sums, lane * tops, tops, target)
-        one.at, one.left = min(index, tops - _ONE), target - before
+    uniform = unit_interval(random_word(array(one.seeds, integer(2), U32), one.counter))
+    one.at, one.left, one.total = _NONE, uniform * total, total
     return one.running
 
 
 @inlined
-def _descend(queues: Queues, lane: int, values: np.ndarray, each: Any) -> None:
-    """Goes down one level, to `values` with that many numbers per lane."""
+def _start_level(queues: Queues, lane: int, values: np.ndarray, each: Any) -> None:
+    """Adds the numbers of the next level, of which a lane has `each`."""
     one, width = queues.lanes[lane], queues.width
     if one.running:
-        target, first = one.left, one.at * width
-        index, before, total = _pick_of_block(values, lane * each + first, width, target)
-        if target >= total * BELOW_ONE:  # the sum of the lower level may have been rounded differently
-            target = total * BELOW_ONE
-            index, before, total = _pick(values, lane * each + first, width, target)
-            index = min(index, width - _ONE)
-        one.at, one.left = first + index, target - before
+        one.at = one.at * width
+        first = lane * each + one.at
+        if width == _4:
+            one.total = _accumulate(queues, lane, values, first, _4)
+        elif width == _8:
+            one.total = _accumulate(queues, lane, values, first, _8)
+        elif width == _16:
+            one.total = _accumulate(queues, lane, values, first, _16)
+        else:
+            one.total = _accumulate(queues, lane, values, first, width)
 
 
 @inlined
-def _pick(values: np.ndarray, first: Any, count: Any, target: np.float32) -> tuple[Any, np.float32, np.float32]:
-    """The first of some numbers at which their cumulative sum exceeds the target, the sum before it, and that of all.
+def _accumulate(queues: Queues, lane: int, values: np.ndarray, first: Any, count: Any) -> np.float32:
+    """The sum of some numbers; writes the sums before each of them."""
+    total, scratch = _0, lane * queues.room
+    for i in range(count):
+        queues.before[scratch + i] = total
+        total += values[first + i]
+    return total
 
-    If none exceeds it, the index is that after the last.
-    """
-    index, before, total = _NONE, _0, _0
-    for i in range(first, first + count):
-        total += values[i]
-        before = total if total <= target else before
-        index += np.uint64(total <= target)
-    return index, before, total
+
+@inlined
+def _descend(queues: Queues, lane: int, count: Any) -> None:
+    """Goes down one level: to the last number whose sum before it is at most the lane's target."""
+    one, width = queues.lanes[lane], count
+    if one.running:
+        # the sum of the lower level may have been rounded differently
+        target = min(one.left, one.total * BELOW_ONE)
+        if width == _4:
+            index = _count_below(queues, lane, _4, target)
+        elif width == _8:
+            index = _count_below(queues, lane, _8, target)
+        elif width == _16:
+            index = _count_below(queues, lane, _16, target)
+        else:
+            index = _count_below(queues, lane, width, target)
+        one.at, one.left = one.at + index, target - queues.before[lane * queues.room + index]
+
+
+@inlined
+def _count_below(queues: Queues, lane: int, count: Any, target: np.float32) -> Any:
+    index, scratch = _NONE, lane * queues.room
+    for i in range(scratch + _ONE, scratch + count):
+        index += np.uint64(queues.before[i] <= target)
+    return index
 
 
 @inlined
@@ -284,17 +319,6 @@ def _add_again(queues: Queues, lane: int, op: Any) -> None:
     block, top = lane * tops * width + (op >> queues.bits), lane * tops + (op >> queues.bits >> queues.bits)
     queues.blocks[block] = _sum_of_block(queues.slots, block * width, width)
     queues.sums[top] = _sum_of_block(queues.blocks, top * width, width)
-
-
-@inlined
-def _pick_of_block(values: np.ndarray, first: Any, width: Any, target: np.float32) -> tuple[Any, np.float32, np.float32]:
-    if width == _4:
-        return _pick(values, first, _4, target)
-    if width == _8:
-        return _pick(values, first, _8, target)
-    if width == _16:
-        return _pick(values, first, _16, target)
-    return _pick(values, first, width, target)
 
 
 @inlined
