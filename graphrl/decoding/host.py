@@ -346,26 +346,32 @@ def _release(queues: Queues, lane: int, n: int) -> None:
     one = queues.lanes[lane]
     if one.running:
         row, rows = load_half(one.op_row, integer(one.at)), load_half(one.op_rows, integer(one.at))
-        for i in range(rows):
-            if i > 0:
+        changed = False  # sums of the drawn op's block or top, which each row adds again
+        for i in range(row, row + rows):
+            if changed:
                 _add_again(queues, lane, one.at)
-            for entry in range((row + i) * ROW_WIDTH, (row + i + 1) * ROW_WIDTH):
-                _count_input(queues, lane, np.uint64(min(load_half(one.row_entry, entry), n)), n)
+            changed = False
+            for entry in range(i * ROW_WIDTH, (i + 1) * ROW_WIDTH):
+                op = np.uint64(min(load_half(one.row_entry, entry), n))
+                if _count_input(queues, lane, op, n):
+                    changed |= (op ^ one.at) >> queues.bits >> queues.bits == _NONE
         one.counter += rows * one.samples
 
 
 @inlined
-def _count_input(queues: Queues, lane: int, op: Any, n: int) -> None:
-    """Counts an input of an op."""
+def _count_input(queues: Queues, lane: int, op: Any, n: int) -> bool:
+    """Counts an input of an op; True if it enters the queue."""
     width, tops = queues.width, queues.tops
     slot = lane * tops * width * width + op
     waits = queues.waits[slot] - 1
     queues.waits[slot] = waits
-    weight = array(queues.lanes[lane].weight, n, F32)[min(op, np.uint64(n - 1))]
-    gained = weight if waits == 0 else _0
-    queues.slots[slot] += gained
-    queues.blocks[lane * tops * width + (op >> queues.bits)] += gained
-    queues.sums[lane * tops + (op >> queues.bits >> queues.bits)] += gained
+    if waits != 0:
+        return False
+    weight = array(queues.lanes[lane].weight, n, F32)[op]
+    queues.slots[slot] = weight
+    queues.blocks[lane * tops * width + (op >> queues.bits)] += weight
+    queues.sums[lane * tops + (op >> queues.bits >> queues.bits)] += weight
+    return True
 
 
 @inlined
