@@ -1,8 +1,10 @@
 """Orders sampled by compiled code, as a part of a jitted program for CPUs: the loop of `rollout.sampled_orders`.
 
-`host_orders` is a custom call of XLA (see `compiled/custom_call.py`): the same queue with the same float32 sums in the
-same sequence, and the same random words, so that orders have the same bits as in pure JAX. XLA's threads share the
-lanes; a lane is one order of one graph.
+`host_orders` is a custom call of XLA (see `compiled/custom_call.py`) with the queue of `rollout.py`. It adds the same
+float32 numbers in the same sequence and draws the same random words, so orders have the same bits as in pure JAX.
+
+A lane is one order of one graph. XLA's threads share blocks of lanes. In a block, each phase of a step is a loop over
+the lanes: a float32 sum in sequence waits for each addition, and a processor can add those of several lanes meanwhile.
 """
 
 from typing import Any, NamedTuple
@@ -53,12 +55,12 @@ FEW = 2000  # ops times lanes that one thread computes alone: scheduling another
 MANY = 1024  # threads: as many as XLA has
 LANES = 8  # of a block
 WIDEST = 32  # block of slots
-I32, I64, U32, F32 = np.int32, np.int64, np.uint32, np.float32
+I32, U32, F32 = np.int32, np.uint32, np.float32
 BELOW_ONE = np.float32(1 - 2**-24)
 _0 = np.float32(0)
 
-# Indices are unsigned: numba checks whether signed ones are negative.
-_NONE, _ONE, _4, _8, _16 = (np.uint64(number) for number in (0, 1, 4, 8, 16))
+# Indices are unsigned: numba checks whether signed ones are negative. Loops over 4, 8 or 16 numbers are unrolled.
+_ZERO, _ONE, _4, _8, _16 = (np.uint64(number) for number in (0, 1, 4, 8, 16))
 
 LANE = np.dtype(
     [
@@ -157,10 +159,7 @@ def _queues_at(call: int, memory: int) -> Queues:
 
 @part
 def _sample_block(call: int, item: int, memory: int) -> None:
-    """Samples the orders of a block's lanes: an op of each, then the next.
-
-    Each phase of a step is a loop over lanes, whose sums a processor adds at the same time.
-    """
+    """Samples the orders of a block's lanes: an op of each, then the next."""
     like, block, queues = result(call, ORDER), _block(call), _queues_at(call, memory)
     n, count = size(like, -1), np.uint64(min(block, count_outer(like, 1) - item * block))
     for lane in range(count):
@@ -243,7 +242,7 @@ def _start_draw(queues: Queues, lane: int) -> int:
     total = _accumulate(queues, lane, queues.sums, lane * tops, tops)
     one.running = total > _0
     uniform = unit_interval(random_word(array(one.seeds, integer(2), U32), one.counter))
-    one.at, one.left, one.total = _NONE, uniform * total, total
+    one.at, one.left, one.total = _ZERO, uniform * total, total
     return one.running
 
 
@@ -277,24 +276,25 @@ def _accumulate(queues: Queues, lane: int, values: np.ndarray, first: Any, count
 @inlined
 def _descend(queues: Queues, lane: int, count: Any) -> None:
     """Goes down one level: to the last number whose sum before it is at most the lane's target."""
-    one, width = queues.lanes[lane], count
+    one = queues.lanes[lane]
     if one.running:
         # the sum of the lower level may have been rounded differently
         target = min(one.left, one.total * BELOW_ONE)
-        if width == _4:
+        if count == _4:
             index = _count_below(queues, lane, _4, target)
-        elif width == _8:
+        elif count == _8:
             index = _count_below(queues, lane, _8, target)
-        elif width == _16:
+        elif count == _16:
             index = _count_below(queues, lane, _16, target)
         else:
-            index = _count_below(queues, lane, width, target)
+            index = _count_below(queues, lane, count, target)
         one.at, one.left = one.at + index, target - queues.before[lane * queues.room + index]
 
 
 @inlined
 def _count_below(queues: Queues, lane: int, count: Any, target: np.float32) -> Any:
-    index, scratch = _NONE, lane * queues.room
+    """Number of sums of a level, without the first one, 0, that are at most the target."""
+    index, scratch = _ZERO, lane * queues.room
     for i in range(scratch + _ONE, scratch + count):
         index += np.uint64(queues.before[i] <= target)
     return index
@@ -314,7 +314,7 @@ def _remove(queues: Queues, lane: int, n: int, place: int) -> None:
 
 @inlined
 def _add_again(queues: Queues, lane: int, op: Any) -> None:
-    """Computes the sums of the op's block and top again."""
+    """Computes the sums of the op's block and top again, which removes rounding errors."""
     width, tops = queues.width, queues.tops
     block, top = lane * tops * width + (op >> queues.bits), lane * tops + (op >> queues.bits >> queues.bits)
     queues.blocks[block] = _sum_of_block(queues.slots, block * width, width)
@@ -323,6 +323,7 @@ def _add_again(queues: Queues, lane: int, op: Any) -> None:
 
 @inlined
 def _sum_of_block(values: np.ndarray, first: Any, width: Any) -> np.float32:
+    """`_sum`, unrolled for most widths."""
     if width == _4:
         return _sum(values, first, _4)
     if width == _8:
@@ -346,7 +347,7 @@ def _release(queues: Queues, lane: int, n: int) -> None:
     one = queues.lanes[lane]
     if one.running:
         row, rows = load_half(one.op_row, integer(one.at)), load_half(one.op_rows, integer(one.at))
-        changed = False  # sums of the drawn op's block or top, which each row adds again
+        changed = False  # the drawn op's top, which is computed again before each row: else to the same sums
         for i in range(row, row + rows):
             if changed:
                 _add_again(queues, lane, one.at)
@@ -354,7 +355,7 @@ def _release(queues: Queues, lane: int, n: int) -> None:
             for entry in range(i * ROW_WIDTH, (i + 1) * ROW_WIDTH):
                 op = np.uint64(min(load_half(one.row_entry, entry), n))
                 if _count_input(queues, lane, op, n):
-                    changed |= (op ^ one.at) >> queues.bits >> queues.bits == _NONE
+                    changed |= (op ^ one.at) >> queues.bits >> queues.bits == _ZERO
         one.counter += rows * one.samples
 
 
@@ -396,7 +397,7 @@ def host_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples
     Returns:
       `[g, s, n]` int32; n after the last op.
     """
-    with announced(orders_of_lanes, "sampled orders"):
+    with announced(orders_of_lanes, "sampled orders", 3):
         orders_of_lanes.register()
     g, n = weight.shape
     bits = np.array([block.bit_length() - 1], np.int32)

@@ -18,6 +18,8 @@ are added, so that rounding errors stay near 1e-7 of a sum for orders of any len
 The uniform number has 24 bits: a step's probabilities are accurate to 6e-8. Weights represent priorities down to
 `RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`.
 
+On CPUs the loop is compiled code (`host.py`), with the same orders; so is the memory of complete orders (`peaks`).
+
 Each state array is updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
 copies).
 """

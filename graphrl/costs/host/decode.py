@@ -54,7 +54,7 @@ def _simulate(g: Graph, decisions: Decisions, lane: int, timed: bool, memory: bo
         else:
             size, hole = _run_transfer(g, size, node - ops, place, decisions, lane, memory)
     if memory:
-        _set_peaks(g, place, weight)
+        _compute_peaks(g, place, weight)
     makespan = _0
     for device in range(g.devices):  # no transfer ends after its readers
         makespan = max(makespan, g.clocks[0, device])
@@ -79,7 +79,7 @@ def _replay(g: Graph, decisions: Decisions, lane: int, weight: int) -> None:
         _allocate(g, place, 0, g.ops[v].bytes, g.ops[v].workspace)
         for tensor in range(g.ops[v].writes, g.ops[v + 1].writes):
             g.last[tensor] = place
-    _set_peaks(g, place, weight)
+    _compute_peaks(g, place, weight)
 
 
 @inlined
@@ -112,7 +112,7 @@ def _forget(g: Graph) -> None:
 
 
 @inlined
-def _set_peaks(g: Graph, places: int, weight: int) -> None:
+def _compute_peaks(g: Graph, places: int, weight: int) -> None:
     set_last_reads(g)
     if len(g.shares) > 0:
         share_buffers(g)

@@ -1,9 +1,9 @@
 """Costs of a population by compiled code, as a part of a jitted program for CPUs.
 
-`host_costs` is a custom call of XLA (see `compiled/custom_call.py`) with the operands and results of `arrays.py`. It
-works under `jax.jit`, `jax.vmap`, `jax.lax.scan` and `jax.shard_map`; gradients are zero; `jax.export` refuses it.
-XLA compiles the program around it in a fraction of a second, where loops in pure JAX take several seconds, and numba
-compiles it once for all sizes and problems.
+`host_costs` is a custom call of XLA (see `compiled/custom_call.py`) with the operands and results of `arrays.py`;
+`host_peaks` is the same call for given orders. Both work under `jax.jit`, `jax.vmap`, `jax.lax.scan` and
+`jax.shard_map`; gradients are zero; `jax.export` refuses them. XLA compiles the program around a call in a fraction of
+a second, where loops in pure JAX take several seconds, and numba compiles it once for all sizes and problems.
 
 `GRAPHRL_LOWERING=jax` in the environment makes CPUs run pure JAX, too. A jaxlib whose interface differs does the same,
 with a warning.

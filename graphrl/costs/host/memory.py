@@ -13,7 +13,12 @@ NEVER = 2**31 - 1  # place at which a buffer ends that is never freed
 @inlined
 def set_last_reads(g: Graph) -> None:
     """The place of the last node that needs each copy; copies that do not exist have -1."""
-    for e in range(len(g.readers)):  # not in the decoding loop: a loop over each op's inputs mispredicts a branch each
+    # not in the decoding loop: a loop over each op's inputs mispredicts a branch each
+    if g.devices == 1:  # without products and devices of readers: 0.7 of the time
+        for e in range(len(g.readers)):
+            g.last[g.read[e]] = max(g.last[g.read[e]], g.place[g.readers[e]])
+        return
+    for e in range(len(g.readers)):
         at = g.read[e] * g.devices + g.now[g.readers[e]].device
         g.last[at] = max(g.last[at], g.place[g.readers[e]])
 
