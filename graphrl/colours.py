@@ -11,5 +11,5 @@ TEXT, FAINT, GREY, PALE, GRID, LANE = "#222222", "#666666", "#555555", "#B5B5B5"
 
 
 def colour(number: int) -> str:
-    """Colour of the line with a number; colours repeat."""
+    """Returns the colour of the line with this number, from 0; colours repeat."""
     return COLOURS[number % len(COLOURS)]

@@ -1,7 +1,7 @@
-"""The errors that a user can cause; the command line prints them as one line, without a traceback.
+"""Exceptions for mistakes of the user, which the command line prints as one line without a traceback.
 
-Messages are short: `shortened` cuts the values in them, `suggest` lists few names. `require` imports a library of an
-extra.
+Messages are short: `shortened` cuts the values in them, `suggest` lists few names. `require` imports a library that is
+an optional dependency (an extra).
 """
 
 import difflib
@@ -20,7 +20,7 @@ _WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
 
 
 class GraphrlError(ValueError):
-    """Base of every error that bad input causes: the message names the fault, its place, and the remedy.
+    """Base class of errors that bad input causes: the message names the fault, its place, and the remedy.
 
     Values in the message are shortened, see `shortened`.
     """
@@ -50,10 +50,10 @@ class MissingExtraError(GraphrlError):
 
 
 def require(module: str, extra: str, use: str) -> ModuleType:
-    """Imports a module of an extra's library; `use` names the feature that needs it in the error.
+    """Imports a module of an optional dependency; the error says that the feature `use` needs it.
 
     Raises:
-      MissingExtraError: it is not installed; the message names the extra.
+      MissingExtraError: the library is not installed; the message names the extra to install.
     """
     try:
         return importlib.import_module(module)
@@ -63,7 +63,7 @@ def require(module: str, extra: str, use: str) -> ModuleType:
 
 
 def shortened(message: str) -> str:
-    """The message with at most 200 characters of each value in it: quoted text, a list in brackets, or a word."""
+    """Cuts each value in a message (quoted text, a list in brackets, or a word) to at most 200 characters."""
     if len(message) <= MAX_REPEATED:
         return message
     parts, end = [], 0
@@ -74,14 +74,14 @@ def shortened(message: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """The text in at most 200 characters: the start and the end of a longer one."""
+    """Cuts a text to at most 200 characters, keeping its start and its end."""
     if len(text) <= MAX_REPEATED:
         return text
     return f"{text[:110]}...{text[-40:]}"  # well below the limit, as punctuation may follow without a space
 
 
 def suggest(name: object, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: all known names if there are at most 8, else the 3 nearest ones."""
+    """Builds the end of a message about an unknown name: all known names if at most 8, else the 3 nearest ones."""
     names = list(names)
     if len(names) <= _MAX_LISTED:
         return f"known are {', '.join(names)}"
@@ -89,7 +89,7 @@ def suggest(name: object, names: Iterable[str]) -> str:
 
 
 def nearest(name: object, names: Iterable[str]) -> list[str]:
-    """The 3 names that are most similar to an unknown one, in descending order; equal beginnings weigh most."""
+    """Returns the 3 names most similar to an unknown one, most similar first; equal beginnings weigh most."""
     text = str(name)[:MAX_REPEATED].lower()
 
     def similarity(known: str) -> float:
@@ -101,7 +101,7 @@ def nearest(name: object, names: Iterable[str]) -> list[str]:
 
 
 def _values(message: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each quoted text and each pair of brackets that is not inside another."""
+    """Yields start and end of each quoted text and each pair of brackets that is not inside another."""
     opened: list[int] = []
     quoted: list[tuple[int, int]] = []  # inside brackets that may never close
     for mark in _MARK.finditer(message):

@@ -1,7 +1,7 @@
-"""Reading and writing of files: atomic writes, and every failure in one line.
+"""Reading and atomic writing of files, with error messages of one line.
 
-`read_document` and `write_document` are for JSON files, `{"format": ..., "version": ..., ...}`, of dataclasses, with
-every type checked. msgspec is imported when one is read, so training without files does not need it.
+`read_document` and `write_document` store dataclasses in JSON files, `{"format": ..., "version": ..., ...}`, and check
+every type. msgspec is imported when one is read, so training without files does not need it.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ Content = bytes | mmap.mmap  # both give ints by index, bytes by slice, and len
 
 
 def quote_path(path: str | os.PathLike[str]) -> str:
-    """The path as one printable line: quoted if it is long, or contains line breaks or bytes that are no text."""
+    """Formats a path as one printable line: quoted if it is long, or has line breaks or bytes that are no text."""
     name = str(path)
     return name if name and name.isprintable() and len(name) <= MAX_REPEATED else repr(name)
 
 
 def check_path(path: object) -> None:
-    """Raises GraphrlError if `path` is no path: an int would be taken for an open file."""
+    """Raises GraphrlError if `path` is not a path; an int would be taken for the number of an open file."""
     if not isinstance(path, str | os.PathLike):
         raise GraphrlError(f"a path is of type {type(path).__name__}: must be text or an os.PathLike")
 
 
 def descriptor_of(path: str | os.PathLike[str]) -> int | None:
-    """The number of the open file of this process that a path such as /dev/stdout or /dev/fd/3 means; else None."""
+    """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 means; None for other paths."""
     match = re.fullmatch(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d{1,9})", os.fspath(path))
     if match is None:
         return None
@@ -53,11 +53,11 @@ def descriptor_of(path: str | os.PathLike[str]) -> int | None:
 
 @contextlib.contextmanager
 def content(path: str | os.PathLike[str], *, max_unpacked: float = MAX_UNPACKED) -> Iterator[Content]:
-    """Opens the content of a file, unpacked if gzipped, within a `with`: mapped (not read) if it is a plain file.
+    """Context manager that gives the content of a file, unpacked if gzipped; a plain file is mapped, not read.
 
     Args:
-      path: of the file.
-      max_unpacked: bytes that a gzipped file may unpack to.
+      path: path of the file.
+      max_unpacked: largest number of bytes that a gzipped file may unpack to.
 
     Raises:
       GraphrlError: on entry, one line, if the file is missing, a directory, a device, unreadable, broken gzip or gzip
@@ -104,7 +104,7 @@ def _unpacked(data: Content, limit: float) -> bytes:
 
 
 def cache_folder(name: str) -> Path:
-    """Folder of this user's caches of a kind: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
+    """Returns a cache folder of this user: `$XDG_CACHE_HOME/graphrl/name`, by default ~/.cache/graphrl/name."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphrl" / name
 
 
@@ -127,7 +127,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], object], *, binary: bool = False) -> None:
-    """Writes a file whole or not at all: `write` gets a temporary file in the same folder, which then takes its place.
+    """Writes a file atomically: `write` gets a temporary file in the same folder, which then replaces the file.
 
     A symbolic link is followed. An existing file keeps its permission bits; a new one gets those of the umask. A file
     that the user may not write is refused although its folder would allow the replacement. A path that is no plain file
@@ -135,10 +135,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[Any]], ob
     are: they are written at their current position.
 
     Args:
-      path: of the file.
+      path: path of the file.
       write: called once with a file open for writing: UTF-8 text, or bytes if `binary`. Whatever it raises passes
         through (an OSError as GraphrlError) after the temporary file is gone.
-      binary: whether `write` writes bytes.
+      binary: True if `write` writes bytes.
 
     Raises:
       GraphrlError: one line, if the file cannot be written; the old file, if any, is untouched.
@@ -193,7 +193,7 @@ def _text_or_binary(descriptor: int, binary: bool) -> IO[Any]:
 
 
 def _reason(error: Exception, written: str | os.PathLike[str] | None = None) -> str:
-    """The reason of a failure in words: without the number, and without the path, which the caller names already."""
+    """States why a file operation failed, without error number and path: the caller names the path already."""
     if written is not None and isinstance(error, FileNotFoundError):
         return f"there is no folder {quote_path(Path(written).parent)}"
     return getattr(error, "strerror", None) or str(error)
@@ -213,10 +213,10 @@ class _Header:
 
 
 def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
-    """Reads a dataclass from a file.
+    """Reads a dataclass of type `kind` from a JSON file of format `form`.
 
     Raises:
-      GraphrlError: the file cannot be read, or is of another format or version; a `BrokenError` if it has neither.
+      GraphrlError: the file cannot be read, or has another format or version; a `BrokenError` if it states neither.
     """
     import msgspec
 
@@ -233,7 +233,7 @@ def read_document(path: Path, kind: type[T], form: str, version: int) -> T:
 
 
 def write_document(path: Path, value: Any, form: str, version: int) -> None:
-    """Writes a dataclass, whole or not at all.
+    """Writes a dataclass to a JSON file of format `form`, atomically.
 
     Raises:
       GraphrlError: the file cannot be written.

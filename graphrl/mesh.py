@@ -12,7 +12,7 @@ _GRAPHS = "graphs a batch"
 
 
 def make_mesh(count: int, devices: Sequence[jax.Device] | None = None, *, what: str = _GRAPHS) -> Mesh:
-    """Makes a mesh of devices, by default all of all processes, that share `count` graphs a batch, or other items.
+    """Makes a mesh of devices, by default those of all processes, that share `count` graphs per batch, or other items.
 
     Raises:
       ProblemError: the devices cannot share the items equally.
@@ -36,5 +36,5 @@ def check_shares(count: int, devices: int, what: str = _GRAPHS) -> None:
 
 
 def most_that_share(count: int, devices: int) -> int:
-    """The largest number, up to `devices`, of devices that can share `count` graphs equally."""
+    """Returns the largest number of devices, up to `devices`, that can share `count` graphs equally."""
     return max(number for number in range(1, devices + 1) if count % number == 0)

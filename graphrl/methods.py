@@ -126,7 +126,7 @@ MAP_METHODS: dict[str, str] = {
 
 
 def find_solver(method: str) -> Solver[Any]:
-    """Finds the solver of a method: a name, or a name with options as in "approximate-dp:width=1000,tie=live".
+    """Finds the solver for a method name, perhaps with options as in "approximate-dp:width=1000,tie=live".
 
     Raises:
       ProblemError: there is no such method or option, or a value is not of its type; the message has the nearest names.
@@ -135,7 +135,7 @@ def find_solver(method: str) -> Solver[Any]:
 
 
 def find_map_solver(method: str) -> "Method[Any, Any, MemoryMap]":
-    """Finds a method for memory maps: a name, or a name with options as in "brkga:population=50".
+    """Finds a method for memory maps by its name, perhaps with options as in "brkga:population=50".
 
     Raises:
       ProblemError: as `find_solver`.
@@ -144,7 +144,7 @@ def find_map_solver(method: str) -> "Method[Any, Any, MemoryMap]":
 
 
 def digest(method: str, problem: Problem) -> str:
-    """16 hexadecimal digits of the policy that a method uses for a problem: of its content, not of its path.
+    """Returns 16 hexadecimal digits that identify the content of the policy that a method uses for a problem.
 
     Empty for a method without a policy, and if the policy cannot be read, which the method itself reports.
 
@@ -160,19 +160,19 @@ def digest(method: str, problem: Problem) -> str:
 
 
 class Description(NamedTuple):
-    """A row of a table of methods."""
+    """A row of the table of methods."""
 
     name: str
     help: str
     devices: str  # "one" or "any number"
-    objectives: str  # that the method minimises
-    options: str  # with their defaults
-    trained: bool  # whether it uses a trained policy
-    kind: str  # of `KINDS`, or "agent"
+    objectives: str  # objectives that the method minimises
+    options: str  # options with their defaults, as in "width=10000, tie=random"
+    trained: bool  # True if it uses a trained policy
+    kind: str  # a key of `KINDS`, or "agent"
 
 
 def describe() -> Iterator[Description]:
-    """Describes all methods, in the order of this module. Imports every one of them."""
+    """Yields a description of each method, in the order of this module. Imports every one of them."""
     for name in METHODS:
         solver = _registered(name)
         yield Description(
@@ -187,16 +187,16 @@ def describe() -> Iterator[Description]:
 
 
 class MapDescription(NamedTuple):
-    """A row of a table of methods for memory maps."""
+    """A row of the table of methods for memory maps."""
 
     name: str
     help: str
-    options: str  # with their defaults
-    kind: str  # of `MAP_KINDS`
+    options: str  # options with their defaults
+    kind: str  # a key of `MAP_KINDS`
 
 
 def describe_map_methods() -> Iterator[MapDescription]:
-    """Describes all methods for memory maps, in the order of this module. Imports every one of them."""
+    """Yields a description of each method for memory maps, in the order of this module. Imports every one of them."""
     for name in MAP_METHODS:
         method = _registered_for_maps(name)
         yield MapDescription(name, method.help, _options_text(method), _kind(name, MAP_KINDS))

@@ -1,4 +1,4 @@
-"""Planning of a model in one call."""
+"""Planning of a model in one call: `optimize`."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointly
 
 DEFAULT_SECONDS = 10.0
-MAX_SEED = 2**32 - 1  # largest seed of a jax key without x64
+MAX_SEED = 2**32 - 1  # largest seed of a jax key without 64-bit integers
 
 Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 
@@ -59,14 +59,14 @@ def optimize(
       devices: number of devices, by default 1; for "max_load" by default those of the model's file.
       transfer: "rendezvous" (a transfer occupies both devices), "link" (the sender's link) or "free" (no device).
       latency: seconds that a transfer takes in addition to its bytes.
-      bandwidth: of a transfer, bytes per second.
+      bandwidth: bytes per second of a transfer, may be infinite.
       memory_limit: bytes a device may hold, or None; not with "peak_memory". If no plan within it is found, the result
         is the one that exceeds it least: see `Plan.excess`. For "max_load" None is the limit of the model's file.
       resident_weights: whether weights count on the devices of their ops for the whole run.
       cpus: number of devices, the last ones, that are CPUs; only with "max_load". By default that of the model's file,
         or 0 if `devices` is given.
-      method: one of `methods.METHODS`, perhaps with options as in "approximate-dp:width=1000"; "auto" is the portfolio
-        that was best for the time.
+      method: one of `methods.METHODS`, perhaps with options as in "approximate-dp:width=1000"; "auto" runs several
+        methods in sequence, chosen for the time.
       evaluations: maximum number of solutions to decode and cost. With neither limit the budget is 10 seconds; with
         both, the first that is reached counts. Results repeat exactly only under `evaluations`.
       seconds: maximum wall-clock time, including compilation, up to the length of the method's chunks of work; "auto"
@@ -146,7 +146,7 @@ def model_graph(
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:
-    """Makes a budget of the two limits; 10 seconds if neither is given.
+    """Builds a budget from the two limits; 10 seconds if neither is given.
 
     Raises:
       ProblemError: a limit is out of range.

@@ -13,13 +13,13 @@ _CONTEXTS: set[object] = set()  # contexts in which the collector is off; if emp
 
 
 def count_cores() -> int:
-    """The cores that this process may run on."""
+    """Returns the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disables the garbage collector, in all threads, until the last such context ends.
+    """Context manager that disables the garbage collector, in all threads, until the last such context ends.
 
     For code that creates many long-lived objects, such as traces of programs: the collector scans all of them
     repeatedly, which takes a tenth to a fifth of the time.
@@ -40,7 +40,7 @@ def pause_gc() -> Iterator[None]:
 
 
 def installed_version() -> str | None:
-    """The version of graphrl as `pip` knows it, such as "0.2.0"; None if graphrl runs without being installed."""
+    """Returns graphrl's version as `pip` knows it, such as "0.2.0"; None if graphrl runs without being installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, else a line from time to time; and pace without compilation."""
+"""Progress on standard error (a bar on a terminal, else lines), and the pace of work without compilation time."""
 
 import collections
 import contextlib
@@ -14,11 +14,11 @@ Show = Callable[[int, str], None]  # steps done, and a text
 
 
 class Pace:
-    """Seconds of each kind of work, from recent intervals of which compiling took at most a tenth.
+    """Estimator of the seconds per unit of each kind of work, from recent intervals with at most a tenth of compiling.
 
     Args:
-      compiling: seconds of compiling so far, as from `compile_clock`.
-      now: the time in seconds.
+      compiling: function that returns the seconds of compiling so far, as from `compile_clock`.
+      now: function that returns the time in seconds.
     """
 
     def __init__(self, compiling: Callable[[], float], now: Callable[[], float] = time.perf_counter) -> None:
@@ -27,7 +27,7 @@ class Pace:
         self._last, self._compiled = now(), compiling()
 
     def add(self, kind: str, amount: float = 1.0) -> None:
-        """Adds an amount of work of one kind, which must be all work since the last call."""
+        """Records an amount of work of one kind, which must be all work since the last call."""
         now, compiled = self._now(), self._compiling()
         seconds, compiling = now - self._last, compiled - self._compiled
         self._last, self._compiled = now, compiled
@@ -35,14 +35,14 @@ class Pace:
             self._recent.setdefault(kind, collections.deque(maxlen=_RECENT)).append((amount, seconds))
 
     def each(self, kind: str) -> float | None:
-        """Seconds for one unit of the kind; None before the first such interval."""
+        """Returns the seconds for one unit of a kind of work; None before its first suitable interval."""
         recent = self._recent.get(kind)
         return sum(seconds for _, seconds in recent) / sum(amount for amount, _ in recent) if recent else None
 
 
 @contextlib.contextmanager
 def compile_clock() -> Iterator[Callable[[], float]]:
-    """Yields a function that returns the seconds of compiling within the `with`, in any thread.
+    """Context manager that gives a function, which returns the seconds of compiling since its start, in any thread.
 
     Nested programs have nested spans of tracing: time that several spans cover counts once.
     """
@@ -67,7 +67,7 @@ def compile_clock() -> Iterator[Callable[[], float]]:
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Disjoint spans, ascending, that cover the same time."""
+    """Merges overlapping spans of time; returns disjoint ones, ascending, that cover the same time."""
     union: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
@@ -84,12 +84,12 @@ def on_terminal() -> bool:
 
 @contextlib.contextmanager
 def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -> Iterator[Show]:
-    """Yields a function to call after every step.
+    """Context manager that gives a function to call after every step, which shows the progress.
 
     Args:
       total: number of all steps.
-      done: steps done before.
-      text: initial text.
+      done: number of steps done before.
+      text: initial text after the bar.
       every: seconds between two lines, without a terminal; the last step always has a line.
     """
     if not on_terminal():

@@ -1,8 +1,8 @@
-"""Cheap random words for the inner loop of a genetic algorithm.
+"""Fast random 32-bit words for the inner loop of a genetic algorithm.
 
-threefry costs 2 to 4 ns a word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each child.
-Here threefry seeds each generation of each graph, and a counter-based integer hash generates the words: two rounds of
-lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17. It is plain vector arithmetic on every backend.
+threefry takes 2 to 4 ns per word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each
+child. Here threefry only seeds each generation of each graph. A counter-based integer hash generates the words: two
+rounds of lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17, in plain vector arithmetic on every backend.
 `compiled/random_words.py` has the same words for compiled functions.
 """
 
@@ -22,10 +22,10 @@ def _mix(word: jax.Array) -> jax.Array:
 
 
 def random_words(seeds: jax.Array, rows: int | jax.Array, columns: int) -> jax.Array:
-    """`[rows, g, columns]` uint32 words, a function of `seeds` `[g, 2]` uint32 only, graph by graph.
+    """Generates `[rows, g, columns]` uint32 words; those of a graph depend only on its seed, its row and its column.
 
     Args:
-      seeds: two words a graph.
+      seeds: `[g, 2]` uint32, two words per graph.
       rows: number of rows, or the counter of each row, `[rows, g]` uint32: rows with equal counters have equal words.
       columns: number of columns.
     """
@@ -36,5 +36,5 @@ def random_words(seeds: jax.Array, rows: int | jax.Array, columns: int) -> jax.A
 
 
 def unit_interval(words: jax.Array) -> jax.Array:
-    """Words as float32 uniform in [0, 1), multiples of 2^-24."""
+    """Converts uint32 words to float32 numbers, uniform in [0, 1), multiples of 2^-24."""
     return (words >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2.0**-24)

@@ -32,10 +32,10 @@ _CURSOR = "\x1b[?25h"  # shows the cursor that a progress bar hides
 
 @dataclasses.dataclass
 class Stop:
-    """A request to stop, and the words of its messages.
+    """A request to stop, and the texts of its messages.
 
     Attributes:
-      requested: whether a signal has arrived.
+      requested: True once a signal has arrived.
       work: the work to finish before stopping.
       saved: the results that remain if the process ends without finishing it.
     """
@@ -53,15 +53,15 @@ class Stop:
 
 
 class _Listener:
-    """Signals of a command, and the thread that reads them.
+    """Signal handling of a command, in a thread that reads the signals from a pipe.
 
     Args:
-      writing: end of the pipe that signals are written to.
+      writing: file descriptor of the pipe's end that signals are written to.
 
     Attributes:
-      raised: whether a KeyboardInterrupt was raised in the main thread.
-      hook: the `sys.unraisablehook` before.
-      stop: of work that checks it between its steps, None if a KeyboardInterrupt ends the work.
+      raised: True if a KeyboardInterrupt was raised in the main thread.
+      hook: the previous `sys.unraisablehook`.
+      stop: the `Stop` of work that checks it between its steps; None if a KeyboardInterrupt ends the work.
     """
 
     def __init__(self, writing: int) -> None:
@@ -72,7 +72,7 @@ class _Listener:
         self._last: int = signal.SIGINT
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the main thread: raises KeyboardInterrupt at the first signal; the thread handles the second.
+        """Signal handler of the main thread: raises KeyboardInterrupt at the first signal; the thread handles the next.
 
         Raises:
           KeyboardInterrupt: at the first signal.
@@ -82,7 +82,7 @@ class _Listener:
             raise KeyboardInterrupt
 
     def ignored(self, exception: Any) -> None:
-        """The `sys.unraisablehook` of a command."""
+        """Replacement of `sys.unraisablehook`: a signal whose KeyboardInterrupt Python ignored is repeated."""
         if exception.exc_type is KeyboardInterrupt:
             self.raised = False
             os.write(self._writing, _IGNORED)
@@ -90,7 +90,7 @@ class _Listener:
             self.hook(exception)
 
     def listen(self, reading: int) -> None:
-        """Reads signals until the other end is closed."""
+        """Runs in the thread: reads signals from the pipe until its other end is closed."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # while the main thread blocks signals, they wait for it
         first, repeated = None, 0
         while byte := os.read(reading, 1):
@@ -130,7 +130,7 @@ _listener: _Listener | None = None  # of the process, if it is a command
 
 @contextlib.contextmanager
 def interrupt_on_signals() -> Iterator[_Listener]:
-    """Raises KeyboardInterrupt at the first SIGINT or SIGTERM in the `with`; prints a line if that takes a while.
+    """Context manager: the first SIGINT or SIGTERM raises KeyboardInterrupt; a line is printed if that takes a while.
 
     A second signal ends the process immediately with exit code 1; files written by then are complete. Signals that the
     process was started to ignore stay ignored. In a thread other than the main one nothing changes.
@@ -162,7 +162,7 @@ def interrupt_on_signals() -> Iterator[_Listener]:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Yields a `Stop` that SIGINT and SIGTERM set in the `with`, for work that checks it between its steps.
+    """Context manager that gives a `Stop`, set by SIGINT and SIGTERM, for work that checks it between its steps.
 
     In a thread other than the main one no signal can be caught: the `Stop` is never set.
 
@@ -196,7 +196,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def keep_handlers() -> Iterator[None]:
-    """Reinstalls Python's handlers of SIGINT and SIGTERM after the `with`.
+    """Context manager that restores Python's handlers of SIGINT and SIGTERM at its end.
 
     `jax.distributed` replaces them with its own, which does not call them."""
     try:

@@ -1,4 +1,4 @@
-"""Parsing and formatting of bytes, seconds, rates and whole numbers, and tables of text."""
+"""Parsing and formatting of bytes, seconds, rates and whole numbers; alignment of text tables."""
 
 import datetime
 import math
@@ -33,13 +33,13 @@ _MAX_DIGITS = 100  # of a whole number with an exponent
 
 
 class Fractional(float):
-    """An integral float whose decimal text has a fraction that the float cannot represent."""
+    """A float without fraction, read from decimal text with a fraction that the float cannot represent."""
 
 
 def parse_exact_integer(text: str) -> int | None:
-    """The integer that a decimal number such as "1e6", "1000000.0" or "9007199254740993.0" denotes, to the last digit.
+    """Parses the integer in decimal text such as "1e6", "1000000.0" or "9007199254740993.0", to the last digit.
 
-    None if the text has a fraction, is no decimal number, or has more than 100 digits.
+    Returns None if the text has a fraction, is no decimal number, or has more than 100 digits.
     """
     match = _DECIMAL.fullmatch(_GROUPED.sub("", text))
     if match is None:
@@ -55,7 +55,7 @@ def parse_exact_integer(text: str) -> int | None:
 
 
 def parse_exact_number(text: str) -> int | float:
-    """A decimal number as a float; from 2^53 on, where floats leave out integers, a whole one as an integer.
+    """Parses a decimal number to a float; from 2^53 on, where floats skip integers, a whole number to an integer.
 
     So `as_integer` returns exactly the integer that was written; a number with a fraction stays a `Fractional`.
     """
@@ -69,7 +69,7 @@ def parse_exact_number(text: str) -> int | float:
 
 
 def as_integer(value: Any) -> Any:
-    """Converts a float without fraction to the integer of exactly its value; returns anything else unchanged."""
+    """Converts a float without fraction to the integer of the same value; returns anything else unchanged."""
     is_whole = isinstance(value, float) and not isinstance(value, Fractional) and value.is_integer()
     return int(value) if is_whole else value
 
@@ -121,17 +121,17 @@ def format_seconds(value: float) -> str:
 
 
 def finite_or_none(value: Any) -> Any:
-    """The value, or None for an infinite number or NaN, which JSON cannot represent."""
+    """Replaces an infinite number or NaN, which JSON cannot represent, by None; returns other values unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def time_unit(value: float) -> tuple[float, str]:
-    """The scale (seconds) and name of the unit in which `value` seconds reads best."""
+    """Chooses the unit that suits `value` seconds: returns its length in seconds, and its name."""
     return next((pair for pair in _TIMES if abs(value) >= pair[0]), _TIMES[-1])
 
 
 def byte_unit(value: float) -> tuple[float, str]:
-    """The scale (bytes) and name of the binary unit in which `value` bytes reads best."""
+    """Chooses the binary unit that suits `value` bytes: returns its size in bytes, and its name."""
     power = 0 if value < 1024 else min(int(math.log2(value) / 10), len(_BINARY) - 1)
     return 1024.0**power, _BINARY[power]
 
@@ -155,7 +155,7 @@ def parse_bytes(text: str) -> int:
     """Parses bytes from text such as "4096", "16GiB" (2^30 each) or "1.5GB" (10^9 each).
 
     Raises:
-      ProblemError: the text has another form, or outside 0 to 2^62.
+      ProblemError: the text has another form, or its value is outside 0 to 2^62.
     """
     number, unit = _split(text, "bytes: write for example 4096, 512MiB or 16GiB")
     scale = _BYTE_SCALE.get(unit.lower() or "b")
@@ -203,7 +203,7 @@ def _split(text: str, expected: str) -> tuple[Fraction, str]:
 
 
 def _float(number: Fraction, text: str) -> float:
-    """The nearest float: 10us is 1e-05, which 10 * 1e-6 is not."""
+    """Returns the nearest float: 10us is 1e-05, which 10 * 1e-6 is not."""
     try:
         return float(number)
     except OverflowError:

@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 
 
 def main() -> None:
-    """Measures; exit code 2 and one line on standard error for wrong usage, 1 without such an accelerator."""
+    """Measures everything; exits with code 2 and one line of error for wrong usage, 1 without such an accelerator."""
     started = time.time()
     listed = "".join(f"  {name:9} {what}\n" for name, what in SECTIONS.items())
     parser = argparse.ArgumentParser(

@@ -32,7 +32,7 @@ INSTALL = "pip install keras flax regex tokenizers sentencepiece && pip install 
 
 
 def main() -> None:
-    """Builds; exit code 1 if an architecture failed."""
+    """Traces all architectures and writes their files; exits with code 1 if an architecture failed."""
     args = _arguments()
     absent = [name for name in ("keras", "keras_hub", "flax") if importlib.util.find_spec(name) is None]
     if absent:

@@ -40,7 +40,7 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 
 
 def main() -> None:
-    """Optimises, prints and writes."""
+    """Solves all problems, prints the table, and writes plans, pictures and traces."""
     parser = Parser(description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=12.0, help="search time of each of the nine plans (default: 12)"

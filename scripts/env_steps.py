@@ -41,7 +41,7 @@ SETTING = (
 
 
 class Episode(NamedTuple):
-    """An environment, its instances (leading axis g), ops of each, and steps of an episode."""
+    """An environment, its instances (leading axis g), number of ops of each, and number of steps of an episode."""
 
     env: Any
     params: Any
@@ -50,7 +50,7 @@ class Episode(NamedTuple):
 
 
 def episodes() -> dict[str, Episode]:
-    """The environments by id."""
+    """Returns the environments by id."""
     layered, regal = load_graphs([f"layered:{OPS}x{COUNT}"]), load_graphs([f"regal-like:{OPS}x{COUNT}"])
     maps = [map_problem(resnet50(), NNP_I)] * COUNT
     instances = {
@@ -63,7 +63,7 @@ def episodes() -> dict[str, Episode]:
 
 
 def action(env: Any, key: jax.Array, observation: Any, params: Any) -> Any:
-    """A random action; valid where the observation has a mask of actions."""
+    """Draws a random action, which is valid if the observation has a mask of actions."""
     mask = getattr(observation, "action_mask", None)
     if mask is None:
         return specs.sample(env.action_spec(params), key)
@@ -74,7 +74,7 @@ def action(env: Any, key: jax.Array, observation: Any, params: Any) -> Any:
 
 
 def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, params: Any) -> Any:
-    """The last time step of an episode of one instance, from its first state and time step."""
+    """Plays an episode of one instance from its first state and time step; returns the last time step."""
 
     def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
         state, timestep = carry
@@ -86,7 +86,7 @@ def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, params: An
 
 
 def row(id: str, episode: Episode, seed: int) -> list[str]:
-    """Measures one environment."""
+    """Measures one environment; returns its row of the table."""
     keys = jax.random.split(jax.random.key(seed), COUNT)
     state, timestep = jax.jit(jax.vmap(episode.env.reset))(keys, episode.params)
     arguments = keys, state, timestep, jax.tree.map(jnp.asarray, episode.params)
@@ -102,7 +102,7 @@ def row(id: str, episode: Episode, seed: int) -> list[str]:
 
 
 def _rate(run: Any, arguments: tuple, steps: int) -> float:
-    """Steps a CPU second of one sample."""
+    """Measures one sample; returns the steps per CPU second."""
     started, calls = time.process_time(), 0
     while not calls or time.process_time() - started < SECONDS:
         jax.block_until_ready(run(*arguments))

@@ -85,7 +85,7 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
-    """Graphs of the folder, each with its entry for the manifest."""
+    """Generates the graphs of the folder, each with its entry for the manifest."""
     if args.room_filter:
         yield from _with_room(args, options)
         return
@@ -120,7 +120,7 @@ def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sa
 
 
 def _filter(args: argparse.Namespace) -> dict[str, Any]:
-    """Entry of the filter for the manifest."""
+    """Returns the manifest's entry for --room-filter."""
     if not args.room_filter:
         return {}
     from graphrl.solvers.chromosomes.brkga import Parameters

@@ -24,7 +24,7 @@ TIME = Budget(seconds=60.0)  # enough for every stage
 
 
 def with_tables(page: str) -> str:
-    """Page with its tables replaced by current ones."""
+    """Replaces the tables of the page by current ones; returns the page."""
     plans = [
         f"| `{one.name}` | {one.kind} | {one.help} | {one.devices} | {_options(one.options)} |" for one in describe()
     ]
@@ -35,7 +35,7 @@ def with_tables(page: str) -> str:
 
 
 def _auto_rows() -> Iterator[str]:
-    """A row for each kind of problem and size of graph, by the stages that `auto` has for a graph of that many ops."""
+    """Yields a row for each kind of problem and size of graph, with the stages that `auto` has for them."""
     for name, sizes, problem in _problems():
         last = ""
         for size, graph in sizes:
@@ -46,7 +46,7 @@ def _auto_rows() -> Iterator[str]:
 
 
 def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Problem]]:
-    """Name of each problem, labelled graphs of every size that matters, and the problem."""
+    """Yields each problem's name, labelled graphs of every size that changes the stages, and the problem."""
     yield "peak memory, 1 device", _up_to(auto.DP_OPS), Problem("peak_memory", 1)
     yield "peak memory, several devices", _up_to(auto.PEAK_OPS), Problem("peak_memory", 2)
     yield "makespan, `rendezvous`", _up_to(auto.RENDEZVOUS_OPS), Problem("makespan", 2, "rendezvous")
@@ -59,7 +59,7 @@ def _problems() -> Iterator[tuple[str, list[tuple[str, ComputationGraph]], Probl
 
 
 def _up_to(*limits: int) -> list[tuple[str, ComputationGraph]]:
-    """Labelled graphs of the given numbers of ops, and one with more than the last."""
+    """Makes labelled graphs with the given numbers of ops, and one with more than the last number."""
     return [*((f"up to {ops:,}", _graph(ops)) for ops in limits), ("more", _graph(limits[-1] + 1))]
 
 
@@ -69,7 +69,7 @@ def _graph(ops: int, *, grouped: bool = False) -> ComputationGraph:
 
 
 def _stage(stage: Stage) -> str:
-    """A stage in words."""
+    """Describes a stage of `auto` in words."""
     options = ",".join(f"{key}={value}" for key, value in stage.solver.settings.items())
     share = "" if stage.share == 1.0 else f" for {stage.share:.0%}"
     limit = "" if math.isinf(stage.seconds) else f", {stage.seconds:g} s at most"

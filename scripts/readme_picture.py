@@ -1,8 +1,8 @@
 """Draws the picture of README: the schedule of one unseen graph as REGAL's policy learns.
 
 Trains the small REGAL of `make train` with a checkpoint every ten updates, plans the first graph of its test set with
-each of them, and writes docs/_static/regal.gif. The policy proposes, a genetic search of 5,000 evaluations plans, with
-the same random numbers in every frame. Takes two minutes on a CPU core.
+each of them, and writes docs/_static/regal.gif. The plans are those of BRKGA, a genetic algorithm, with the policy's
+proposals, 5,000 evaluations and the same random numbers in every frame. Takes two minutes on a CPU core.
 
   python scripts/readme_picture.py
 """
@@ -43,7 +43,7 @@ def train(folder: Path) -> list[Path]:
 
 
 def schedule(method: str) -> graphrl.Plan:
-    """The plan of a method for the graph."""
+    """Plans the graph with a method."""
     return graphrl.optimize(
         load_graph(GRAPH), objective="makespan", devices=2, transfer="rendezvous", method=method,
         evaluations=EVALUATIONS, seed=0,
@@ -51,10 +51,10 @@ def schedule(method: str) -> graphrl.Plan:
 
 
 def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule: float) -> Image.Image:
-    """The schedule of plan `last` over the makespans of all plans up to it.
+    """Draws a frame: the schedule of plan `last` over the makespans of all plans up to it.
 
     Args:
-      plans, updates: of the checkpoints.
+      plans, updates: plan and number of updates of each checkpoint.
       last: index of the plan to draw.
       rule: makespan of list scheduling.
     """
@@ -65,9 +65,10 @@ def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule
     draw_lanes(lanes, plans[last].timeline(), scale)
     lanes.set_xlim(0, 1.002 * longest / scale)
     lanes.axvline(plans[last].makespan / scale, color=WORSE, linewidth=1.5, zorder=5)
-    shorter = 1 - plans[last].makespan / plans[0].makespan
+    to_list, to_first = (100 * (plans[last].makespan / makespan - 1) for makespan in (rule, plans[0].makespan))
     text = f"update {updates[last]}: {plans[last].makespan / scale:,.4g} {unit}"
-    lanes.set_title(text + (f"  ({100 * shorter:.0f}% shorter)" if shorter > 0 else ""), loc="left", color=TEXT)
+    against = f"{to_list:+.1f}% against list scheduling" + (f", {to_first:+.1f}% against update 0" if last else "")
+    lanes.set_title(f"{text}  ({against})", loc="left", color=TEXT)
     lanes.set_title(f"{GRAPH}, {len(load_graph(GRAPH).ops)} ops", loc="right", fontsize=9, color=FAINT)
     made = [plan.makespan / scale for plan in plans[: last + 1]]
     curve.plot(updates[: last + 1], made, "o-", color=COLOURS[0], markersize=4)
@@ -91,7 +92,7 @@ def frame(plans: Sequence[graphrl.Plan], updates: Sequence[int], last: int, rule
 
 
 def main() -> None:
-    """Trains, plans, draws and writes."""
+    """Trains the policy, plans with each checkpoint, and writes the picture."""
     parser = Parser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("out/readme"), help="folder of the training run")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "_static" / "regal.gif", help="a .gif")

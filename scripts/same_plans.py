@@ -40,7 +40,7 @@ CASES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 
 def main() -> None:
-    """Writes the digests; exit code 1 if some differ."""
+    """Writes the digests; exits with code 1 if some differ."""
     parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write the digests to")
     parser.add_argument("--against", type=Path, metavar="FILE", help="of another run, to compare with")
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def digest(name: str, method: str, problem: dict[str, Any]) -> list[Any]:
-    """Digest of placement and order, with the value and the evaluations."""
+    """Plans a graph by a method; returns a digest of placement and order, the value and the number of evaluations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plan = graphrl.optimize(name, method=method, evaluations=EVALUATIONS, seed=SEED, **problem)

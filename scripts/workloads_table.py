@@ -43,7 +43,7 @@ PLANS = (
 
 
 def sizes(workload: go.Workload) -> list[str]:
-    """A row of the first table."""
+    """Formats a workload's row of the first table, its sizes."""
     graph, a = workload.graph, workload.graph.arrays
     alone = Problem("makespan", resident_weights=True)
     costs = evaluate(graph, alone, np.zeros(a.num_ops, int), np.arange(a.num_ops))
@@ -65,7 +65,7 @@ def sizes(workload: go.Workload) -> list[str]:
 
 
 def plans(workload: go.Workload) -> list[str]:
-    """A row of the second table."""
+    """Plans a workload by list scheduling; formats its row of the second table."""
     cells = [workload.name, str(workload.devices)]
     for transfer in MODELS.values():
         setting = problem(workload, transfer, OVER[transfer])
@@ -77,7 +77,7 @@ def plans(workload: go.Workload) -> list[str]:
 
 
 def figures() -> str:
-    """Table of the chips and their interconnects, with sources."""
+    """Formats the table of the chips and their interconnects, with sources."""
     rows: list[Sequence[str]] = []
     for name in (go.CHIP, "v100-fp32"):
         chip = CHIPS[name]
@@ -89,7 +89,7 @@ def figures() -> str:
 
 
 def main() -> None:
-    """Measures and writes the page."""
+    """Computes the tables and writes the page."""
     Parser(description=__doc__).parse_args()
     rows, planned = [], []
     with progress(len(go.WORKLOADS), text="workloads") as show:

@@ -29,7 +29,7 @@ AGENTS = {
 
 
 def find_agent(name: str) -> "Agent":
-    """The agent of that name.
+    """Returns the agent with that name.
 
     Raises:
       ProblemError: the name is unknown; the message lists the nearest known ones.

@@ -1,7 +1,7 @@
-"""Throughput of the search on this machine: its compiled costs against pure JAX.
+"""Measures the throughput of the search on this machine, on CPUs also in pure JAX.
 
-- cases.py: the cases, their random graphs and chromosomes, the settings of a run, and its rows;
-- timing.py: compiled programs, clocks, repeats, and benchmarks of a rate (`Bench`);
+- cases.py: the cases, their random graphs and chromosomes, the settings of a run, and its table rows;
+- timing.py: compiled programs, clocks, repeats, and benchmarks that measure a rate (`Bench`);
 - machine.py: the machine's name, pinning to a core, devices;
 - measure.py: measures a case, including whole BRKGA runs and compile time with a cache;
 - report.py: table, JSON lines and picture;

@@ -1,8 +1,8 @@
-"""Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and its rows.
+"""Cases of the throughput benchmark: random graphs and chromosomes, the settings of a run, and its table rows.
 
-Graphs are of three random families, with 2 to 3 edges an op from 64 ops on. Sizes in bytes and seconds are whole
-numbers whose float32 sums are exact, so all methods must agree exactly. Every op writes one tensor. Ops are numbered in
-a topological order.
+Graphs come from three random families, with 2 to 3 edges per op from 64 ops on. Tensor sizes (bytes) and run times
+(seconds) are whole numbers whose float32 sums are exact, so all methods must agree exactly. Every op writes one tensor.
+Ops are numbered in a topological order.
 
 All methods share one chromosome layout, that of `costs.device.decisions` without padding. For d devices, n ops and t
 tensors it is affinities `[d, n]`, op keys `[n]` and transfer keys `[d, t]`, flattened: (d + 1) n + d t genes.
@@ -25,18 +25,18 @@ from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
 MIN_OPS = 16
-Inputs = list[list[int]]  # by op: the ops whose tensors it reads
+Inputs = list[list[int]]  # for each op, the ops whose tensors it reads
 DEVICES = 2
 PARAMETERS = Parameters(population=100, elites=20, mutants=20, elite_bias=0.7)
 TRANSFERS: tuple[Transfer, ...] = ("free", "rendezvous", "link")
-BATCHES = (1, 64)  # graphs in a batch, of the headline
-# seconds and bytes a second, on the scale of the graphs' run times: 1 to 99 s and 16 to 2,048 bytes
+BATCHES = (1, 64)  # numbers of graphs per batch in the headline cases
+# seconds, and bytes per second, on the scale of the graphs: ops take 1 to 99 s, tensors have 16 to 2,048 bytes
 LATENCY, BANDWIDTH = 5.0, 16.0
 MAX_OPS = 1 << 16
 
 
 def random_graphs(num_ops: int, count: int, seed: int) -> list[ComputationGraph]:
-    """Generates `count` graphs, cycling through the families."""
+    """Generates `count` graphs of `num_ops` ops each, cycling through the families."""
     families = list(FAMILIES)
     return [random_graph(families[i % len(families)], num_ops, seed + i // len(families)) for i in range(count)]
 
@@ -52,20 +52,20 @@ def padded(genes: np.ndarray, graph: ComputationGraph, sizes: Sizes, devices: in
 
 
 def problem(objective: Objective, transfer: Transfer) -> Problem:
-    """The problem of all measurements."""
+    """Returns the problem that all measurements use, with this objective and transfer model."""
     return Problem(objective, DEVICES, transfer, LATENCY, BANDWIDTH)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One line of the table: a measurement of graphrl and of every yardstick."""
+    """One line of the table: a workload on which graphrl and every yardstick are measured."""
 
-    num_ops: int
-    graphs: int  # in a batch
+    num_ops: int  # in each graph
+    graphs: int  # number of graphs in a batch
     transfer: Transfer
-    makespan: bool
-    memory: bool
-    search: bool = False  # True: a BRKGA run, for one objective; else decoding and costing a population
+    makespan: bool  # True if the makespan is computed
+    memory: bool  # True if peak memory is computed
+    search: bool = False  # True runs BRKGA for one objective; False decodes and costs a population
 
     @property
     def objective(self) -> Objective:
@@ -89,15 +89,15 @@ class Settings:
     """Settings of a benchmark run.
 
     Attributes:
-      sizes: ops of the graphs.
-      threads: CPU threads; 1 keeps the process on one core.
-      repeats: samples of each program.
-      seconds: approximate minimum length of a sample.
-      graphs: in a batch, except in the headline; 0 for three per thread.
-      evaluations: of a BRKGA run on each graph.
-      transfers: transfer models.
-      quick: few cases, as a smoke test.
-      seed: of the graphs and of all random numbers.
+      sizes: numbers of ops per graph to measure.
+      threads: number of CPU threads; 1 keeps the process on one core.
+      repeats: number of timing samples per program.
+      seconds: approximate minimum duration of a sample.
+      graphs: number of graphs in a batch, except in the headline cases; 0 for three per thread.
+      evaluations: number of evaluations of a BRKGA run on each graph.
+      transfers: transfer models to measure.
+      quick: True measures only a few cases, as a smoke test.
+      seed: seed of the graphs and of all random numbers.
 
     Raises:
       ProblemError: a value is out of range.
@@ -131,11 +131,11 @@ class Settings:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs in a batch: by default every thread gets all three families."""
+        """Number of graphs in a batch; by default every thread gets one of each of the three families."""
         return self.graphs or 3 * self.threads
 
     def cases(self) -> Iterator[Case]:
-        """All cases: the headline, which is the decoder on one graph and on a batch, and then the rest by size."""
+        """Yields all cases: first the headline ones, the decoder on one graph and on a batch, then the rest by size."""
         first, *others = self.transfers
         for size, graphs in itertools.product(self.sizes, BATCHES[-1:] if self.quick else BATCHES):
             yield Case(size, graphs, first, makespan=True, memory=True)
@@ -151,7 +151,7 @@ class Settings:
 
 
 class Work:
-    """Inputs of one case, from which programs are compiled: its graphs, its chromosomes, its problem."""
+    """The graphs, chromosomes and problem of one case, from which its programs are compiled."""
 
     def __init__(self, settings: Settings, case: Case) -> None:
         self.settings, self.case = settings, case
@@ -160,12 +160,12 @@ class Work:
 
     @functools.cached_property
     def chromosomes(self) -> list[np.ndarray]:
-        """`[p, genes]` float32 of each graph, see `random_chromosomes`."""
+        """For each graph a population of p chromosomes, `[p, genes]` float32; see `random_chromosomes`."""
         seed, count = self.settings.seed, PARAMETERS.population
         return [random_chromosomes(graph, DEVICES, count, seed + i) for i, graph in enumerate(self.graphs)]
 
     def mesh(self, graphs: int) -> Mesh:
-        """The devices that share a batch of `graphs` graphs."""
+        """Returns the devices that share a batch of `graphs` graphs."""
         return machine.make_mesh(self.settings.threads, graphs)
 
 
@@ -175,49 +175,49 @@ class Measured:
 
     what: str
     threads: int
-    pinned: bool  # to one core
+    pinned: bool  # True if the process was pinned to one core
     device_kind: str
     jax: str
     repeats: int
-    clock: str  # of seconds and rates: "cpu" if pinned, else "wall"
+    clock: str  # clock for seconds and rates: "cpu" if pinned, else "wall"
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as a JSON object."""
+        """Returns the row as a JSON object."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Measured):
-    """Measurement of graphrl or a yardstick in one case, `what`: "decode + ..." or "brkga". None: no such figure."""
+    """Measurement of graphrl or a yardstick in one case, `what`: "decode + ..." or "brkga". None: not measured."""
 
     method: str  # "graphrl", or a yardstick's name
-    n: int  # ops of each graph
-    graphs: int  # in a batch
+    n: int  # number of ops in each graph
+    graphs: int  # number of graphs in a batch
     population: int
     devices: int
     transfer: str
-    objective: str | None  # of BRKGA
-    evaluations: int  # of one sample, on all graphs
-    compile_s: float | None  # of tracing and compiling, without a cache
-    median_s: float
+    objective: str | None  # objective that BRKGA minimises
+    evaluations: int  # number of evaluations in one sample, on all graphs
+    compile_s: float | None  # time to trace and compile, without a cache
+    median_s: float  # seconds per sample
     min_s: float
     wall_s: float  # median
     cpu_s: float  # median, all threads
-    evaluations_per_s: float  # by median_s
-    ratios: dict[str, float]  # of evaluations_per_s to that of each yardstick
-    cached_compile_s: float | None = None  # compile_s of a second process, with a cache
-    own_share: float | None = None  # of a BRKGA run's seconds: random numbers, crossover, selection
-    beta_share: float | None = None  # of a BRKGA run's seconds with Beta proposals: sampling them
+    evaluations_per_s: float  # from median_s
+    ratios: dict[str, float]  # for each yardstick, evaluations_per_s / the yardstick's
+    cached_compile_s: float | None = None  # compile_s in a second process, with a cache
+    own_share: float | None = None  # share of a BRKGA run's time for random numbers, crossover and selection
+    beta_share: float | None = None  # share of the time of a BRKGA run with Beta proposals for sampling them
 
 
 def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
-    """A training step: a forward chain with skips and weights, and the backward ops in reverse.
+    """Generates a training step: a forward chain with skips and weights, then backward ops in reverse order.
 
-    Each backward op reads the activations of its forward op. Each weight has an update, and all updates read the
+    Each backward op reads the activations of its forward op. Each weight has an update op, and all updates read the
     learning rate (a hub).
 
     Returns:
-      The inputs, and the ops that take no time (inputs and weights).
+      For each op the ops that it reads from, and the ops that take no time (inputs and weights).
     """
     inputs: Inputs = [[], []]
     light = {0, 1}
@@ -251,7 +251,7 @@ def _training(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]
 
 
 def _layered(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
-    """Ops that read from a sliding window of two layers."""
+    """Generates ops that read from a sliding window of two layers; see `_training` for the results."""
     width = int(rng.integers(max(4, int(num_ops**0.5) // 2), int(num_ops**0.5) * 2))
     inputs: Inputs = [[] for _ in range(num_ops)]
     for op in range(width // 2, num_ops):
@@ -260,7 +260,7 @@ def _layered(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
 
 
 def _hubs(num_ops: int, rng: np.random.Generator) -> tuple[Inputs, set[int]]:
-    """Preferential attachment among the last 200 ops: a few tensors with many readers; and a few ops of many inputs."""
+    """Generates ops by preferential attachment to the last 200: few tensors get many readers, few ops many inputs."""
     inputs: Inputs = [[] for _ in range(num_ops)]
     degree = np.ones(num_ops)
     for op in range(3, num_ops):
@@ -281,15 +281,15 @@ FAMILIES: dict[str, Callable[[int, np.random.Generator], tuple[Inputs, set[int]]
 
 
 def random_graph(family: str, num_ops: int, seed: int) -> ComputationGraph:
-    """A graph of `num_ops` ops.
+    """Generates a graph of `num_ops` ops.
 
     Args:
       family: a key of `FAMILIES`.
       num_ops: at least MIN_OPS.
-      seed: graphs of different families, sizes and seeds are independent.
+      seed: random seed; graphs with different families, sizes or seeds are independent.
 
     Raises:
-      ProblemError: no such family, or too few ops.
+      ProblemError: the family is unknown, or there are too few ops.
     """
     if family not in FAMILIES:
         raise ProblemError(f"unknown graph family {family!r}: {suggest(family, FAMILIES)}")
@@ -312,6 +312,6 @@ def random_graph(family: str, num_ops: int, seed: int) -> ComputationGraph:
 
 
 def random_chromosomes(graph: ComputationGraph, devices: int, count: int, seed: int) -> np.ndarray:
-    """`[count, genes]` float32, uniform in [0, 1)."""
+    """Draws chromosomes for a graph: `[count, genes]` float32, uniform in [0, 1)."""
     genes = (devices + 1) * graph.arrays.num_ops + devices * graph.arrays.num_tensors
     return np.random.default_rng(seed).random((count, genes), dtype=np.float32)

@@ -1,7 +1,7 @@
-"""Throughput of an environment: proposals evaluated a second, by the number of parallel environments.
+"""Throughput of an environment: proposals evaluated per second, for each number of parallel environments.
 
-The step of `Proposal-v0`, vmapped and compiled as in a learner, is compared with `run_batch` on the same graphs with
-the same proposals. A step must not be slower than that.
+The step of `Proposal-v0`, vmapped and compiled as in a learner, is compared with BRKGA (`run_batch`) on the same graphs
+with the same proposals. A step must not be slower than that.
 """
 
 import dataclasses
@@ -26,23 +26,23 @@ MAX_ENVS = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvRow(Timing):
-    """Measurement of steps of parallel environments."""
+    """A table row: the measured step rate of parallel environments."""
 
-    env: str  # its id
-    n: int  # ops of each graph
-    envs: int  # in parallel, one graph each
-    evaluations: int  # of one proposal: solutions decoded and costed
+    env: str  # environment id
+    n: int  # number of ops in each graph
+    envs: int  # number of parallel environments, one graph each
+    evaluations: int  # number of solutions that BRKGA decodes and costs for one proposal
     population: int
-    devices: int  # of the problem
+    devices: int  # number of devices in the problem
     transfer: str
     objective: str
-    proposals_per_s: float  # steps of environments, by the median
+    proposals_per_s: float  # environment steps per second, from the median time
     evaluations_per_s: float
-    ratio_to_batch: float  # of that to the proposals a second of `run_batch` on the same graphs
+    ratio_to_batch: float  # `proposals_per_s` / the rate of `run_batch` on the same graphs
 
 
 def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) -> Prepared:
-    """Programs of steps under the first transfer model of the settings, and `run_batch` as the yardstick."""
+    """Compiles environment steps under the first transfer model of the settings; `run_batch` is the yardstick."""
     env = ProposalEnv(problem("makespan", settings.transfers[0]), settings.evaluations, PARAMETERS)
     params = instances(random_graphs(n, envs, settings.seed))
     steps = _steps(env, params, mesh, settings.seed)
@@ -50,14 +50,14 @@ def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) ->
 
 
 def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
-    """A key and a random action of every environment: `[g]` typed and `[g, n, d + 1]` int32."""
+    """Draws a key and a random action for every environment: `[g]` typed keys and `[g, n, d + 1]` int32."""
     keys = jax.random.split(jax.random.key(seed), params.nodes.shape[0])
     spec = env.action_spec(jax.tree.map(lambda x: x[0], params))
     return keys, jax.vmap(lambda key: specs.sample(spec, key))(keys)
 
 
 def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Program:
-    """Repeated steps of all environments from the same state and actions."""
+    """Compiles one step of all environments; every run repeats it from the same state with the same actions."""
     keys, actions = _drawn(env, params, seed)
     state = State(keys, jnp.ones(len(keys), jnp.float32))
 
@@ -68,7 +68,7 @@ def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> P
 
 
 def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
-    """Repeated `run_batch` with the same keys, graphs and proposals."""
+    """Returns a function that times repeated `run_batch` calls with the same keys, graphs and proposals."""
     keys, actions = _drawn(env, params, seed)
     sizes, coding = params.graph.sizes, env.distributions
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)

@@ -15,7 +15,7 @@ from graphrl.errors import ProblemError
 
 @contextlib.contextmanager
 def pinned(threads: int) -> Iterator[bool]:
-    """With one thread, pins this process to one core (the last one) within the `with`; yields True if it is pinned.
+    """Pins this process to one core (the last one) within the `with` if `threads` is 1; yields True if it is pinned.
 
     Threads that start in the `with` stay on that core: XLA starts one thread for each core, which costs more than it
     gains.
@@ -32,7 +32,7 @@ def pinned(threads: int) -> Iterator[bool]:
 
 
 def configure(threads: int) -> None:
-    """Sets the number of CPU devices to that of threads, and disables the compilation cache.
+    """Sets the number of JAX's CPU devices to `threads`, and disables the compilation cache.
 
     Must be called before jax first looks for devices.
 
@@ -47,9 +47,9 @@ def configure(threads: int) -> None:
 
 
 def make_mesh(threads: int, graphs: int) -> Mesh:
-    """The devices that share the graphs: the largest number that divides the number of graphs.
+    """Returns a mesh of the largest number of devices that can share the graphs equally.
 
-    At most one CPU device per thread, or all accelerators.
+    It has at most one CPU device per thread, or all accelerators.
     """
     devices = jax.local_devices()
     most = threads if jax.default_backend() == "cpu" else len(devices)
@@ -57,7 +57,7 @@ def make_mesh(threads: int, graphs: int) -> Mesh:
 
 
 def cpu_name() -> str:
-    """The processor's name."""
+    """Returns the processor's name."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
@@ -65,11 +65,11 @@ def cpu_name() -> str:
 
 
 def device_name() -> str:
-    """Name of the device that jax computes on."""
+    """Returns the name of the device that jax computes on."""
     device = jax.local_devices()[0]
     return cpu_name() if device.platform == "cpu" else device.device_kind
 
 
 def clock(pinned: bool) -> str:
-    """The clock of reported times: CPU time on one core, since it excludes other processes; else wall time."""
+    """Returns the clock for reported times: "cpu" (excludes other processes) if pinned to one core, else "wall"."""
     return "cpu" if pinned and jax.default_backend() == "cpu" else "wall"

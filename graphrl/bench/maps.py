@@ -1,8 +1,8 @@
-"""Throughput of memory maps: maps compiled and costed a second, by the number of maps in a batch.
+"""Throughput of memory maps: maps made valid and costed per second, for each number of maps in a batch.
 
-The compiled JAX kernel (costs/maps/device.py) and the compiled host engine of searches without learning
-(solvers/maps/task.py) are compared on the same maps. For small graphs generations of EGRL are also measured. Each has a
-population's maps, evolution and gradient steps.
+The compiled JAX kernel (costs/maps/device.py) and the compiled host engine that searches without learning use
+(solvers/maps/task.py) are compared on the same maps. For small graphs, generations of EGRL are measured too: each
+evaluates the population's maps, evolves the population and takes gradient steps.
 """
 
 import dataclasses
@@ -36,27 +36,27 @@ from graphrl.solvers.maps.task import evaluate_all, maps_of
 KERNEL, GENERATION = "kernel", "generation of EGRL"
 MAX_MAPS = 1 << 16
 LARGEST_LEARNT = 64  # ops: a generation takes half a minute to compile, for each size
-AGREEMENT = 1e-5  # relative, of latencies in float32
+AGREEMENT = 1e-5  # relative tolerance between float32 latencies
 BY_MAP = PartitionSpec(None, AXIS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MapRow(Timing):
-    """Measurement of the kernel on a batch of maps, or of a generation of EGRL."""
+    """A table row: the measured rate of the kernel on a batch of maps, or of a generation of EGRL."""
 
     work: str  # `KERNEL` or `GENERATION`
-    graph: str
-    n: int  # ops
-    maps: int  # in a batch; in a generation all maps of its individuals and learners
-    maps_per_s: float  # by the median
-    ratio_to_host: float  # of that to maps a second of the host engine, on one core
+    graph: str  # name of the graph
+    n: int  # number of ops
+    maps: int  # number of maps in a batch, or of a generation's individuals and learners
+    maps_per_s: float  # from the median time
+    ratio_to_host: float  # `maps_per_s` / the rate of the host engine on one core
 
 
 def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """Programs of the kernel and, with the first number of maps, of an EGRL generation up to `LARGEST_LEARNT` ops.
+    """Compiles the kernel and, for the first batch size and up to `LARGEST_LEARNT` ops, an EGRL generation.
 
     Raises:
-      GraphrlError: kernel and host engine do not agree.
+      GraphrlError: the kernel and the host engine compute different latencies.
     """
     problem = _problem(settings, n)
     requested = np.random.default_rng(settings.seed).integers(0, problem.memories, (count, 2 * problem.steps))
@@ -68,7 +68,7 @@ def _programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -
 
 
 def _problem(settings: Settings, n: int) -> MapProblem:
-    """The problem of the workload with n ops, else of a layered graph."""
+    """Returns the map problem of EGRL's workload with n ops, or of a layered graph if no workload has n ops."""
     by_ops = {len(graph.ops): graph for graph in (make() for make in WORKLOADS.values())}
     return map_problem(by_ops[n] if n in by_ops else layered(n, settings.seed), NNP_I)
 
@@ -86,7 +86,7 @@ def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> MapRow:
 
 
 def _host(problem: MapProblem, requested: np.ndarray) -> tuple[Callable[[int], Sample], np.ndarray]:
-    """Repeated runs of the host engine on maps `[p, 2n]`, and their latencies `[p]`."""
+    """Returns a function that times repeated runs of the host engine on maps `[p, 2n]`, and their latencies `[p]`."""
     maps, assigned = maps_of(problem), np.empty_like(requested)
     latency, moved = np.empty(len(requested)), np.empty(len(requested), np.int64)
     evaluate_all(maps, requested, assigned, latency, moved)
@@ -100,10 +100,10 @@ def _host(problem: MapProblem, requested: np.ndarray) -> tuple[Callable[[int], S
 
 
 def _kernel(problem: MapProblem, requested: np.ndarray, latency: np.ndarray, mesh: Mesh) -> Program:
-    """Repeated runs of the kernel on the same maps in one program, the maps sharded over the mesh.
+    """Compiles one program that runs the kernel repeatedly on the same maps, sharded over the mesh.
 
     Raises:
-      GraphrlError: its latencies differ.
+      GraphrlError: its latencies differ from the host engine's, `latency`.
     """
     padded, n = pad(problem), problem.steps
     room = np.zeros((2, padded.sizes.steps, len(requested)), np.int32)
@@ -139,7 +139,7 @@ def _kernel(problem: MapProblem, requested: np.ndarray, latency: np.ndarray, mes
 
 
 def generation_program(problem: MapProblem, config: EgrlConfig, seed: int) -> Program:
-    """A program of successive generations of a search."""
+    """Compiles a generation of EGRL's search; every run continues from the state after the last one."""
     key = jax.random.key(seed)
     parts = (
         config.settings,

@@ -1,8 +1,8 @@
-"""Measures every case with graphrl, and on CPUs its compiled costs in turns with pure JAX, and builds the rows.
+"""Measures every case with graphrl, on CPUs alternating compiled costs with pure JAX, and builds the table rows.
 
-`search_program` compiles whole BRKGA runs, and their parts, for timing. `cached_compile_seconds` measures compiling
-with a filled compilation cache, in separate processes: `python -m graphrl.bench.measure` is such a process, and prints
-the seconds.
+`search_program` compiles whole BRKGA runs, and their parts, for timing. `cached_compile_seconds` measures the compile
+time with a filled compilation cache, in separate processes: `python -m graphrl.bench.measure` is such a process, and
+prints the seconds.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ from graphrl.solvers.chromosomes.brkga import BetaTable, beta_table, run_batch
 
 
 def cached_compile_seconds(work: Work) -> float:
-    """Seconds that a second process takes to trace the BRKGA program of a case and to load it from the cache.
+    """Measures the seconds that a second process takes to trace the BRKGA program of a case and load it from the cache.
 
     Raises:
-      GraphrlError: such a process fails.
+      GraphrlError: one of the two processes fails.
     """
     with tempfile.TemporaryDirectory(prefix="graphrl-bench-") as cache:
         what = (json.dumps(dataclasses.asdict(part)) for part in (work.settings, work.case))
@@ -59,7 +59,7 @@ def cached_compile_seconds(work: Work) -> float:
 
 
 def main() -> None:
-    """Compiles the program, with a cache, and prints the seconds."""
+    """Compiles a case's BRKGA program with a compilation cache, and prints the seconds (`cached_compile_seconds`)."""
     import jax
 
     from graphrl.bench import machine
@@ -74,11 +74,11 @@ def main() -> None:
 
 
 def graphrl_search(work: Work, *, proposals: bool = False) -> Program:
-    """BRKGA on every graph with graphrl.
+    """Compiles graphrl's BRKGA on every graph of a case.
 
     Args:
       work: the case.
-      proposals: draw every mutant gene from its own Beta distribution instead of the uniform one.
+      proposals: True draws every mutant gene from its own Beta distribution instead of the uniform one.
     """
     graphs, problem, settings = work.graphs, work.problem, work.settings
     mesh = work.mesh(len(graphs))
@@ -94,7 +94,7 @@ def graphrl_search(work: Work, *, proposals: bool = False) -> Program:
 
 
 def own_work(work: Work) -> Program:
-    """The work of BRKGA alone in such a run, without decoding: the fitness is the sum of the genes."""
+    """Compiles a BRKGA run without decoding, to time BRKGA's own work: the fitness is the sum of the genes."""
     generations, mesh = PARAMETERS.generations(work.settings.evaluations), work.mesh(len(work.graphs))
 
     def evolve(graph: PaddedGraph, keys: jax.Array, _: jax.Array) -> jax.Array:
@@ -113,7 +113,7 @@ def own_work(work: Work) -> Program:
 def search_program(
     run: Callable[[Any, jax.Array], Any], batch: Any, evaluations: int, mesh: Mesh, seed: int
 ) -> Program:
-    """Compiles a search that is repeated from the same keys; `evaluations` are those of one graph."""
+    """Compiles a search; every run repeats it with the same keys. `evaluations` is the number per graph and run."""
     graphs = len(jax.tree.leaves(batch)[0])
     keys = jax.random.split(jax.random.key(seed), graphs)
     arguments = jax.device_put((batch, keys), NamedSharding(mesh, BY_GRAPH))
@@ -125,10 +125,10 @@ GRAPHRL, JAX = "graphrl", "pure JAX"
 
 
 def measure(settings: Settings, log: Log) -> Iterator[list[Row]]:
-    """Measures each case in turn: graphrl's row and, for decoding on CPUs, the row of the same in pure JAX.
+    """Measures each case in turn, and yields graphrl's row and, for decoding on CPUs, that of pure JAX.
 
     Raises:
-      GraphrlError: the two do not compute the same costs.
+      GraphrlError: the two compute different costs.
       ProblemError: jax has fewer devices than the requested threads.
     """
     with machine.pinned(settings.threads) as pinned:

@@ -1,10 +1,10 @@
 """Throughput of policies on layered graphs, by batch size: Topoformer's decoders, GO's decisions, and updates of both.
 
-Orders: `greedy`, `sample` and `beam` of decoding/ decode orders from random priorities, and compute their costs. They
+Orders: the decoders `greedy`, `sample` and `beam` decode orders from random priorities, and compute their costs. They
 are compared with sampling random-priority orders and computing their peaks on the host: a decoder must not be slower
-than that. An update is one of `graphrl train topoformer`.
+than that. An update is a gradient update of `graphrl train topoformer`.
 
-Decisions: a call of GO's network, and the most likely option of each task for every op. An update is one of
+Decisions: one call of GO's network, then the most likely option of each task for every op. An update is one of
 `graphrl train go`, on plans of the same graphs on 8 devices.
 """
 
@@ -46,10 +46,10 @@ DECISIONS_WORK, LEARNING = "deciding", "learning"
 
 Decoder = Literal["greedy", "sample", "beam"]
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
-CONFIG = TopoformerConfig()  # of the learner of orders: the default, by which the package's own policy was trained
+CONFIG = TopoformerConfig()  # settings of the measured learner: the defaults, which trained the shipped policy
 ORDERS_LEARNT = 512  # ops; attention is quadratic: an update of 16 graphs of 2,048 would take about 10 s on a core
-SAMPLES = 16  # orders of a graph that sample and beam decode: the paper's
-SPREAD = 5.0  # of the priorities: alpha of eq. 17
+SAMPLES = 16  # number of orders per graph that "sample" and "beam" decode, as in the paper
+SPREAD = 5.0  # standard deviation of the priorities, alpha in the paper's eq. 17
 
 DEVICES = 8
 GO = GoSettings(transfers=("rendezvous",), devices=(DEVICES,), communication_ratios=(0.0,), rounds=1)
@@ -58,28 +58,28 @@ DECISIONS_LEARNT = 1000  # ops: an update of one graph of 10,000 takes minutes o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OrderRow(Timing):
-    """Measurement of a decoder, or of policy updates (without the first, which compiles), on a batch of graphs."""
+    """A table row: the rate of a decoder, or of policy updates (without the first, which compiles), on a batch."""
 
-    work: str  # of `DECODERS`, or `LEARNING`
-    n: int  # ops of each graph
-    graphs: int  # in a batch
-    orders: int  # per graph: greedy 1, learning `CONFIG.samples`, sample and beam (the best of them) `SAMPLES`
-    orders_per_s: float  # by the median
-    ratio_to_drawing: float  # of that to random-priority orders sampled and costed a second, on one core
+    work: str  # one of `DECODERS`, or `LEARNING`
+    n: int  # number of ops in each graph
+    graphs: int  # number of graphs in a batch
+    orders: int  # decoded per graph: greedy 1, learning `CONFIG.samples`, sample and beam `SAMPLES`
+    orders_per_s: float  # from the median time
+    ratio_to_drawing: float  # `orders_per_s` / the rate of sampling and costing random-priority orders on one core
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecisionRow(Timing):
-    """Measurement of decisions, or of policy updates (without the first, which compiles), on a batch of graphs."""
+    """A table row: the rate of decisions, or of policy updates (without the first, which compiles), on a batch."""
 
     work: str  # `DECISIONS_WORK` or `LEARNING`
-    n: int  # ops of each graph
-    graphs: int  # in a batch
-    per_s: float  # decisions of a graph, or updates, by the median
+    n: int  # number of ops in each graph
+    graphs: int  # number of graphs in a batch
+    per_s: float  # graphs decided, or updates, per second, from the median time
 
 
 def _order_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """Programs of the decoders and, up to `ORDERS_LEARNT` ops, of learning; sampling on the host as the yardstick."""
+    """Compiles the decoders and, up to `ORDERS_LEARNT` ops, policy updates; the yardstick is sampling on the host."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
     batch = pad_batch(graphs)
     programs: dict[str, Program] = {decoder: _decoding(decoder, batch, mesh, settings.seed) for decoder in DECODERS}
@@ -106,7 +106,7 @@ def _orders(work: str) -> int:
 
 
 def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Program:
-    """Repeated decoding of a batch of graphs with random priorities, sharded over the mesh."""
+    """Compiles a decoder for a batch of graphs with random priorities, sharded over the mesh."""
     count, n = batch.runtime.shape
     priorities = SPREAD * np.random.default_rng(seed).normal(size=(count, n)).astype(np.float32)
 
@@ -121,7 +121,7 @@ def _decoding(decoder: Decoder, batch: PaddedGraph, mesh: Mesh, seed: int) -> Pr
 
 
 def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
-    """Repeated sampling and costing of random-priority orders of a graph, as in the solver of that name."""
+    """Returns a function that times the method `random-priorities` on the host: it samples and costs orders."""
     flow = Flow(graph)
     drawing, usage, rng = Drawing(flow), Usage(flow), np.random.default_rng(seed)
 
@@ -136,7 +136,7 @@ def _drawing(graph: ComputationGraph, seed: int) -> Callable[[int], Sample]:
 
 
 def _decision_programs(settings: Settings, n: int, count: int, mesh: Mesh, first: bool) -> Prepared:
-    """Programs of decisions by an untrained network and, up to `DECISIONS_LEARNT` ops, of learning."""
+    """Compiles decisions by an untrained network and, up to `DECISIONS_LEARNT` ops, policy updates."""
     graphs = [layered(n, settings.seed + i) for i in range(count)]
     programs = {DECISIONS_WORK: _deciding(graphs, mesh, settings.seed)}
     if n <= DECISIONS_LEARNT:
@@ -163,12 +163,12 @@ def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
 
 
 def _learning(learner: Any, batch: Any, mesh: Mesh, seed: int, each: int) -> Program:
-    """Repeated updates on the same batch, its graphs sharded over the mesh.
+    """Compiles a learner's update; every run repeats it on the same batch, with its graphs sharded over the mesh.
 
     The time excludes generating batches: in training, threads generate the next ones during the update.
 
     Args:
-      each: evaluations that an update counts as.
+      each: number of evaluations that an update counts as.
     """
     functions, key = on_mesh(learner, mesh), jax.random.key(seed)
     batch = jax.device_put(batch, NamedSharding(mesh, BY_GRAPH))

@@ -18,12 +18,12 @@ _MAX_COLUMNS = 3
 
 
 def json_lines(rows: Sequence[Measured]) -> str:
-    """One JSON object a line."""
+    """Returns the rows as text, with one JSON object per line."""
     return "".join(json.dumps(row.to_dict(), allow_nan=False) + "\n" for row in rows)
 
 
 def title(row: Row) -> str:
-    """Describes the measurement in words, without the sizes."""
+    """Describes a row's measurement in words, without the sizes."""
     if row.what == "brkga":
         return f"BRKGA, {(row.objective or '').replace('_', ' ')}"
     parts = row.what.removeprefix("decode + ")
@@ -39,17 +39,17 @@ def machine_line(rows: Sequence[Measured]) -> str:
 
 
 class Table(NamedTuple):
-    """Presentation of the rows of one kind."""
+    """Format of one kind of rows, as a printed table and as a picture."""
 
-    heading: Callable[[Any], str]  # of the printed table, from its first row
-    columns: Mapping[str, Callable[[Any], str]]  # a row's text in each
-    section: Callable[[Any], Hashable]  # rows with equal values form one section
-    title: Callable[[Any], str]  # of the picture, from its first row
-    labels: tuple[str, str]  # of its axes
-    point: Callable[[Any], tuple[str, str, int, float] | None]  # see `write_curves`; None: not in the picture
+    heading: Callable[[Any], str]  # first row -> heading of the printed table
+    columns: Mapping[str, Callable[[Any], str]]  # by column name: row -> text of its cell
+    section: Callable[[Any], Hashable]  # row -> key; rows with equal keys form one section
+    title: Callable[[Any], str]  # first row -> title of the picture
+    labels: tuple[str, str]  # labels of the picture's axes
+    point: Callable[[Any], tuple[str, str, int, float] | None]  # row -> point, see `write_curves`; None: not plotted
 
     def print(self, rows: Sequence[Measured]) -> None:
-        """Prints the rows."""
+        """Prints the rows as a table."""
         table = make_table(f"{self.heading(rows[0])}\n{machine_line(rows)}", *self.columns)
         for row, following in zip(rows, (*rows[1:], None), strict=True):
             last = following is None or self.section(following) != self.section(row)
@@ -57,13 +57,13 @@ class Table(NamedTuple):
         make_console().print(table)
 
     def plot(self, rows: Sequence[Measured], file: IO[bytes]) -> None:
-        """Writes a PNG of curves."""
+        """Plots the rows as curves, and writes them as PNG to the file."""
         points = [point for point in map(self.point, rows) if point is not None]
         write_curves(f"{self.title(rows[0])}\n{machine_line(rows)}", self.labels, points, file)
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Prints evaluations a second, their ratios and graphrl's compile seconds, then the shares of its BRKGA runs."""
+    """Prints evaluations per second, their ratios and graphrl's compile time, then how its BRKGA runs spend time."""
     console = make_console()
     methods = list(dict.fromkeys(row.method for row in rows))
     columns = *methods, *(f"/ {other}" for other in methods[1:]), "compile s"
@@ -89,13 +89,13 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def make_console() -> Console:
-    """The output of tables: the terminal, or lines wide enough for them."""
+    """Returns the console for tables: the terminal, or, without one, lines of 140 characters."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 def make_table(heading: str, *columns: str) -> RichTable:
-    """An empty table; all columns except that of the case are numbers."""
+    """Returns an empty table, right-aligned except for the column "case"."""
     table = RichTable(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
     for column in columns:
         table.add_column(column, justify="left" if column == "case" else "right")
@@ -109,7 +109,7 @@ def _rounded(figure: float | None) -> str:
 
 
 def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
-    """Writes a PNG: evaluations a second against ops, one line per method, one panel per case."""
+    """Writes a PNG that plots evaluations per second against ops, one line per method, one panel per case."""
     points = [(f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s) for row in rows]
     write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
 
@@ -117,13 +117,13 @@ def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
 def write_curves(
     heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes]
 ) -> None:
-    """Writes a PNG of curves, both axes on log scales.
+    """Writes a PNG of curves, with log scales on both axes.
 
     Args:
-      heading: of the whole picture.
-      labels: of the axes.
-      points: panel, line, x and y of each.
-      file: to write to.
+      heading: heading of the whole picture.
+      labels: labels of the x and y axes.
+      points: (panel name, curve name, x, y) for each point.
+      file: binary file to write to.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
-"""Timing: compiled programs, clocks, repeats, and benchmarks of a rate (`Bench`).
+"""Timing: compiled programs, clocks, repeats, and benchmarks that measure a rate (`Bench`).
 
-Programs take turns, so that ratios come from the same minutes of the machine. JAX programs take a batch of graphs,
-sharded over a mesh of devices. On CPUs the graphs of a device follow one another, on accelerators they run together.
+Programs take turns, so that ratios compare times from the same minutes. JAX programs take a batch of graphs, sharded
+over a mesh of devices. A CPU device processes its graphs one after the other, an accelerator all in parallel.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ Log = Callable[[str], None]  # receives the present activity, for a progress lin
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One timing."""
+    """Times of one measurement: several runs of a program."""
 
-    evaluations: int
+    evaluations: int  # number of evaluations in these runs
     wall_s: float  # seconds
     cpu_s: float  # seconds of all threads of this process
 
@@ -47,19 +47,19 @@ class Samples:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of one sample."""
+        """Number of evaluations in one sample."""
         return self.samples[0].evaluations
 
     def seconds(self, clock: str) -> list[float]:
-        """Seconds of each sample, by clock "wall" or "cpu"."""
+        """Returns the seconds of each sample on the clock "wall" or "cpu"."""
         return [sample.wall_s if clock == "wall" else sample.cpu_s for sample in self.samples]
 
     def median(self, clock: str) -> float:
-        """Median seconds of a sample."""
+        """Returns the median seconds of a sample on that clock."""
         return statistics.median(self.seconds(clock))
 
     def per_second(self, clock: str) -> float:
-        """Evaluations a second, by the median."""
+        """Returns the evaluations per second, from the median sample."""
         return self.evaluations / max(self.median(clock), 1e-12)
 
 
@@ -73,22 +73,22 @@ class Costs(NamedTuple):
 class Program(NamedTuple):
     """A compiled program to time."""
 
-    run: Callable[[int], Sample]  # runs it the given number of times; see `timed`
-    compile_s: float = 0.0  # of tracing and compiling, without a cache; 0 if compiled before
+    run: Callable[[int], Sample]  # number of runs -> their times; see `timed`
+    compile_s: float = 0.0  # time to trace and compile, without a cache; 0 if compiled before
     costs: Costs | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing(Measured):
-    """A row with the times of a program."""
+    """A table row with the times of a program, in seconds."""
 
     compile_s: float
-    median_s: float  # of a sample
-    min_s: float
+    median_s: float  # median time of a sample
+    min_s: float  # time of the fastest sample
 
 
 def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Samples) -> dict[str, Any]:
-    """The fields of a `Timing` except `what`."""
+    """Returns the fields of a `Timing` except `what`, by name."""
     clock = machine.clock(pinned)
     return {
         "threads": settings.threads,
@@ -104,34 +104,34 @@ def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Sa
 
 
 class Prepared(NamedTuple):
-    """Programs by their work, and the yardstick for their rates."""
+    """Programs to time, by the name of their work, and the yardstick to which their rates are compared, if any."""
 
     programs: Mapping[str, Program]
     baseline: Callable[[int], Sample] | None = None
 
 
 class Timed(NamedTuple):
-    """A program that was timed."""
+    """The measured rate of a program."""
 
-    work: str  # name of its work
-    ops: int  # of each graph
-    number: int  # in a batch
-    rate: float  # a second, by the median
-    ratio: float  # of the rate to the yardstick's; without one the rate itself
+    work: str  # name of the work that the program does
+    ops: int  # number of ops in each graph
+    number: int  # batch size
+    rate: float  # evaluations per second, from the median time
+    ratio: float  # rate / the yardstick's rate; without a yardstick the rate itself
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """A benchmark of a rate, by the number of ops and by batch size.
+    """A benchmark that measures rates (evaluations per second) for several graph sizes and batch sizes.
 
     Attributes:
-      option: of the command, whose values are the batch sizes.
+      option: command-line option that takes the batch sizes.
       what: name of the measurement in rows.
-      unit: of the batch sizes, in the singular.
-      largest: the largest batch size.
-      prepare: (settings, ops, batch size, mesh, whether it is the first size) -> the programs to time.
-      row: (settings, a timed program, fields of a `Timing`) -> a row.
-      table: presentation of the rows.
+      unit: name of the items in a batch, in the singular.
+      largest: the largest allowed batch size.
+      prepare: (settings, number of ops, batch size, mesh, True for the first batch size) -> the programs to time.
+      row: (settings, a timed program, fields of a `Timing`) -> a table row.
+      table: how to print and plot the rows.
     """
 
     option: str
@@ -143,10 +143,10 @@ class Bench:
     table: Table
 
     def measure(self, settings: Settings, counts: Sequence[int], log: Log) -> Iterator[list[Timing]]:
-        """Rows for each size of graphs and each of the counts.
+        """Times the programs for each graph size and each batch size in turn, and yields their rows.
 
         Args:
-          settings: of the run.
+          settings: settings of the run, with the graph sizes.
           counts: batch sizes.
           log: receives progress (`Log`).
 
@@ -181,7 +181,7 @@ class Bench:
 
 
 def timed(work: Callable[[int], int]) -> Callable[[int], Sample]:
-    """Wraps `work(runs)`, which blocks and returns its evaluations, with both clocks."""
+    """Wraps `work(runs)`, which blocks and returns its number of evaluations, to measure wall and CPU time."""
 
     def run(runs: int) -> Sample:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -195,9 +195,9 @@ def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, secon
     """Times every program `repeats` times, in turns.
 
     Args:
-      programs: each takes a number of runs.
-      repeats: samples of each.
-      seconds: approximate minimum length of a sample: it repeats runs until it lasts that long.
+      programs: functions that take a number of runs.
+      repeats: number of samples per program.
+      seconds: approximate minimum duration of a sample, which determines its number of runs.
     """
     runs = [_runs_needed(program, seconds) for program in programs]
     taken: list[list[Sample]] = [[] for _ in programs]
@@ -208,7 +208,7 @@ def interleaved(programs: Sequence[Callable[[int], Sample]], repeats: int, secon
 
 
 def _runs_needed(program: Callable[[int], Sample], seconds: float) -> int:
-    """Number of runs in a sample of that length. Measures again after the first runs, which are slower."""
+    """Measures how many runs take that long. Measures again after the first runs, which are slower."""
     runs, taken = 1, 0.0
     while taken < seconds / 2 and runs < _MAX_RUNS:
         taken = program(runs).wall_s
@@ -236,7 +236,7 @@ def graphrl_evaluation(work: Work, form: Form = "auto") -> Program:
 def evaluation_program(
     costs: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]], batch: Any, genes: np.ndarray, mesh: Mesh
 ) -> Program:
-    """A program that repeatedly costs the same genes.
+    """Compiles a program that computes the costs of the same genes repeatedly.
 
     Args:
       costs: (graphs with leading axis s, genes `[s, ...]`) -> makespan `[s, p]` and peak `[s, p, d]`.
@@ -267,9 +267,9 @@ def evaluation_program(
 
 
 def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, evaluations: int) -> Program:
-    """Repeated calls of a function on the same batch, whose leading axes are sharded over the mesh.
+    """Compiles a function for a batch whose leading axes are sharded over the mesh; every run calls it again.
 
-    `evaluations` are those of one call.
+    `evaluations` is the number per call.
     """
     local = jax.shard_map(function, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
     arguments = jax.device_put(arguments, NamedSharding(mesh, BY_GRAPH))
@@ -278,7 +278,7 @@ def mapped_program(function: Callable[..., Any], arguments: tuple, mesh: Mesh, e
 
 
 def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Maps `function(graphs, per graph, replicated)` over a mesh: CPUs process their graphs one after the other."""
+    """Maps `function(graphs, per graph, replicated)` over a mesh; CPU devices process their graphs one by one."""
 
     def one_by_one(graphs: Any, per_graph: Any, replicated: Any) -> Any:
         singles = jax.tree.map(lambda x: x[:, None], (graphs, per_graph))
@@ -291,14 +291,14 @@ def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
 
 
 def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:
-    """Compiles a function for the arguments; returns the program, and the seconds of tracing and compiling."""
+    """Compiles a function for the arguments; returns the program, and the seconds to trace and compile it."""
     started = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
     return compiled, time.perf_counter() - started
 
 
 def repeated_calls(function: Callable[..., Any], arguments: Any, evaluations: int) -> Callable[[int], Sample]:
-    """Times repeated calls of a function with the same arguments; `evaluations` are those of one call."""
+    """Returns a function that times repeated calls with the same arguments; `evaluations` is the number per call."""
 
     def work(runs: int) -> int:
         for _ in range(runs):

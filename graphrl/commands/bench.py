@@ -53,7 +53,7 @@ before anything is timed."""
 
 
 class Kind(NamedTuple):
-    """A benchmark other than the search's, for several batch sizes."""
+    """A benchmark that takes batch sizes (all but that of the search)."""
 
     bench: str  # the `Bench`, by name
     counts: tuple[int, ...]  # default batch sizes
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures; returns the exit code."""
+    """Runs the benchmarks and prints their tables; returns the exit code."""
     # jax is imported here at the earliest, and initialises devices only after `measure` has set their number
     from graphrl.bench.report import json_lines
 
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Measured(NamedTuple):
-    """A benchmark for given settings, with its output."""
+    """A benchmark with its settings: how to run it, and how to print and draw its result."""
 
     cases: int
     rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; takes a callback for progress
@@ -149,7 +149,7 @@ class _Measured(NamedTuple):
 
 
 def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -> _Measured:
-    """The search's benchmark, or one of `KINDS` by name with the batch sizes `counts`."""
+    """Selects the benchmark of the search, or one of `KINDS` by name with the batch sizes `counts`."""
     if name is not None:
         bench = pkgutil.resolve_name(KINDS[name].bench)
         cases = len(settings.sizes) * len(counts)
@@ -163,7 +163,7 @@ def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
-    """The settings of a benchmark, from the command line.
+    """Reads the settings of a benchmark from the command line.
 
     Raises:
       GraphrlError: the benchmark does not take one of the options.
@@ -202,5 +202,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Splits names at commas."""
+    """Splits a comma-separated list of names."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Searches; returns the exit code."""
+    """Searches for the values to keep and prints the result; returns the exit code."""
     enable_compilation_cache()
     from graphrl.xla.checkpoint.function import SLOWDOWNS
     from graphrl.xla.checkpoint.settings import Settings
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _search(graph: ComputationGraph, searches: "list[Settings]") -> "tuple[list[CheckpointReport], bool]":
-    """Reports of the searches, one for each setting; and True if Ctrl-C ended them early.
+    """Runs a search per setting; returns their reports, and True if Ctrl-C ended them early.
 
     Raises:
       KeyboardInterrupt: before the first report.
@@ -150,7 +150,7 @@ def _outcome(report: "CheckpointReport") -> str:
 def _show(
     result: "CheckpointReport | CheckpointCurve", args: argparse.Namespace, more: dict[str, Any], lines: list[str]
 ) -> None:
-    """Writes the picture, and prints the result with some lines after it."""
+    """Writes the picture; prints the result, and further lines after it."""
     if args.plot is not None:
         result.plot(args.plot)
     written = [args.plot] * (args.plot is not None)
@@ -171,7 +171,7 @@ def _lines(curve: "CheckpointCurve", graph: ComputationGraph, interrupted: bool)
 
 
 def _budget(text: str) -> float | str:
-    """Parses a budget: a share as a number, bytes as text."""
+    """Parses a budget: a number is a share of the peak, text with a unit is bytes."""
     try:
         share = float(text)
     except ValueError:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def option(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` as an argparse type: its errors become the option's."""
+    """Wraps a parser of values as an argparse type: its GraphrlErrors become errors of the option."""
 
     def convert(text: str) -> T:
         try:
@@ -136,7 +136,7 @@ def methods_help(methods: Iterable[str], kinds: Mapping[str, str]) -> str:
 
 
 def problem_of(args: argparse.Namespace, machine: Machine | None = None) -> Problem:
-    """The problem that the options of `add_problem` define, for a graph of this machine (see `Problem.on`).
+    """Builds the problem from the options of `add_problem`, for a graph with this machine (see `Problem.on`).
 
     Raises:
       ProblemError: a value is out of range.
@@ -150,10 +150,10 @@ def add_budget(
     """Adds --evaluations and --seconds; `make_budget` takes them.
 
     Args:
-      group: to add them to.
-      scope: work that the budget limits, at the end of a clause (" of each run").
-      clock: parts of the work that the seconds include.
-      default: budget if neither is given.
+      group: argparse group to add them to.
+      scope: words for the work that the budget limits, such as " of each run".
+      clock: words for the parts of the work that the seconds include.
+      default: words for the budget if neither is given.
     """
     group.add_argument("--evaluations", type=integer, metavar="N", help=f"maximum number of evaluated solutions{scope}")
     group.add_argument(
@@ -165,7 +165,7 @@ def add_budget(
 
 
 def _chip(text: str) -> Chip:
-    """A known chip by name, or a user's chip by its figures."""
+    """Parses a chip: the name of a known one, or the figures of the user's own."""
     figures = text.split(",")
     if len(figures) == 1 and not text[:1].isdigit():
         return find_chip(text)
@@ -188,7 +188,7 @@ def _read_limits(text: str) -> ReadLimits:
 
 
 class _Dimensions(argparse.Action):
-    """Collects (name, size), each name once."""
+    """Collects the (name, size) pairs of --dim; a repeated name is an error."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: str | None = None
@@ -210,11 +210,11 @@ def check_outputs(outputs: Mapping[str, str | None], *models: str) -> None:
     """Checks before the search that the output files can be written; changes no file.
 
     Args:
-      outputs: path, or None, by option name.
+      outputs: path (or None) of each output option, by option name.
       *models: the input files, which no output may replace.
 
     Raises:
-      ProblemError: two outputs are one file, or one is an input file.
+      ProblemError: two outputs are the same file, or one is an input file.
       GraphrlError: a path is a directory, or its folder is missing or write-protected.
     """
     owners: dict[str, str] = {os.path.realpath(model): "an input file" for model in models}
@@ -243,9 +243,9 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
     """Checks that the name of a JSON output does not end as a file of another format that graphrl knows.
 
     Args:
-      name: option of the output.
-      path: of the file, or None.
-      ending: for the error, the correct one.
+      name: output option, for the error.
+      path: path of the file, or None.
+      ending: correct ending, for the error.
 
     Raises:
       ProblemError: its ending is that of a model in another format or of a picture.
@@ -263,7 +263,7 @@ def check_json_name(name: str, path: str | None, *, ending: str = ".json") -> No
 
 
 def _is_special(path: str) -> bool:
-    """True for a pipe or a device, such as /dev/stdout: it is written directly, and may be several outputs."""
+    """True for a pipe or a device, such as /dev/stdout, which is written directly, also for several outputs."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -295,7 +295,7 @@ def print_json(data: Mapping[str, Any]) -> None:
 def enable_compilation_cache() -> None:
     """Enables JAX's persistent compilation cache for this process and its children.
 
-    It does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
+    Does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
     every search needs it. The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Only commands
     call this: a library leaves it to the program that imports it. If the folder cannot be written, programs are
     compiled again in each process.
@@ -309,7 +309,7 @@ File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, 
 
 
 def write_result(result: "Plan | MemoryMap", kind: str, output: str | None, others: Sequence[File] = ()) -> list[str]:
-    """Writes the result of a search, of a kind such as "plan", and the other requested files; returns their paths.
+    """Writes the result of a search (`kind` names it, such as "plan") and the other files; returns all paths.
 
     Raises:
       GraphrlError: a file cannot be written; the message names the file in which the result is saved, if any.

@@ -96,8 +96,8 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
     """Adds the options for methods, seeds, budget (see `add_budget`) and output files, which `run` reads.
 
     Args:
-      parser: to add them to.
-      methods: help of --methods.
+      parser: parser to add them to.
+      methods: help text of --methods.
       required: True if --methods is required.
       **budget: further arguments of `add_budget`.
     """
@@ -140,11 +140,11 @@ def add_runs(parser: Any, methods: str, *, required: bool = False, **budget: str
 
 
 def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int:
-    """Compares; returns the exit code.
+    """Runs the comparison and prints its tables; returns the exit code.
 
     Args:
-      args: of `add_arguments`.
-      names: of some methods in tables and pictures, by full name; rows of --output have full names.
+      args: parsed options of `add_arguments`.
+      names: short names for tables and pictures, by full method name; rows of --output have full names.
     """
     runs, workers, unreadable = _runs(args)
     from graphrl.compare.comparison import compare
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace, names: Mapping[str, str] | None = None) -> int
 
 
 def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
-    """The checked runs of the options, the number of workers, and the errors of unreadable files by path.
+    """Creates the runs of the options; also returns the number of workers, and errors of unreadable files by path.
 
     Raises:
       GraphrlError: an option is invalid, or no file can be read.
@@ -211,7 +211,7 @@ def _runs(args: argparse.Namespace) -> tuple[list["Run"], int, dict[str, str]]:
 
 
 def seeds_of(args: argparse.Namespace) -> Sequence[int]:
-    """The seeds that --seed and --seeds define.
+    """Returns the seeds that --seed and --seeds select.
 
     Raises:
       ProblemError: there are no seeds, or one is out of range.
@@ -225,10 +225,11 @@ def seeds_of(args: argparse.Namespace) -> Sequence[int]:
 
 
 def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
-    """The readable graphs, and the errors of unreadable files, which are also printed to standard error.
+    """Loads the readable graphs; prints and returns the errors of unreadable files, by path.
 
     Args:
-      load: returns graphs; it calls its argument with each file that it leaves out and the error, as `load_graphs`.
+      load: function that returns graphs, and calls its argument with each file left out and its error, as
+        `load_graphs`.
 
     Raises:
       GraphrlError: none of the files can be read, and there are no other graphs.
@@ -245,7 +246,7 @@ def readable(load: Callable[["LeftOut"], T]) -> tuple[T, dict[str, str]]:
 
 
 def _machine(args: argparse.Namespace, machines: Sequence["Machine | None"]) -> "Machine | None":
-    """The machine that all graphs name; None if they name different ones.
+    """Returns the machine that all graphs define; None if they define different ones.
 
     Raises:
       ProblemError: they name different machines, and the problem needs one.
@@ -295,7 +296,7 @@ def _verdict(comparison: "Comparison", runs: int) -> int:
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """The methods of `split_methods`, checked to be distinct."""
+    """Parses --methods with `split_methods`, and checks that methods are distinct."""
     methods = split_methods(text)
     repeated = [name for name in methods if methods.count(name) > 1]
     if repeated:
@@ -306,7 +307,7 @@ def _methods(text: str) -> tuple[str, ...]:
 
 
 def _seeds(text: str) -> int | tuple[int, ...]:
-    """Parses --seeds: their number, or, with a comma, the seeds."""
+    """Parses --seeds: one number is the number of seeds; numbers with commas are the seeds."""
     if "," not in text:
         count = parse_integer(text)
         if not 1 <= count <= 10_000:

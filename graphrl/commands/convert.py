@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts; returns the exit code."""
+    """Converts the model and writes the file; returns the exit code."""
     check_json_name("OUT", args.output)
     check_outputs({"OUT": args.output}, args.input)
     graph = model_graph(args.input, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compares; returns the exit code."""
+    """Compares the agent with classical methods and prints the table; returns the exit code."""
     from graphrl.agents import find_agent
     from graphrl.training.checkpoints import find, read
     from graphrl.training.config import updated
@@ -79,12 +79,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:
-    """The table of memory maps on a chip; returns the exit code.
+    """Prints the table of memory maps on a chip; returns the exit code.
 
     Args:
-      args: as `compare.run` takes them.
-      chip: of the maps.
-      names: of some methods in the table, by full name.
+      args: parsed options, as for `compare.run`.
+      chip: chip of the maps.
+      names: short names for the table, by full method name.
     """
     for option in _PLAN_OPTIONS:
         if getattr(args, option) not in (None, False, 1):

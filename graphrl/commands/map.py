@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Searches; returns the exit code."""
+    """Searches for a map, writes it and prints its figures; returns the exit code."""
     enable_compilation_cache()
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
@@ -101,11 +101,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _order(path: str, graph: ComputationGraph) -> np.ndarray:
-    """The ops `[n]` in the order of a plan of the graph.
+    """Reads a plan of the graph; returns its order of ops, `[n]` op indices.
 
     Raises:
       GraphrlError: the file cannot be read.
-      PlanError: it is no plan, a plan of another graph, or a plan of kernels.
+      PlanError: the file is not a plan, or is a plan of another graph or of kernels.
     """
     plan = Plan.load(path)
     if plan.inlining is not None:
@@ -115,7 +115,7 @@ def _order(path: str, graph: ComputationGraph) -> np.ndarray:
 
 
 def summary(memory_map: MemoryMap) -> dict[str, Any]:
-    """The map's figures without the map: seconds, speed-up over the compiler's own map, bound and gap if known."""
+    """Returns a map's figures, without the map itself: seconds, speed-up over the compiler's map, bound and gap."""
     fields = memory_map.to_dict()
     stored = ("graph", "method", "latency", "compiler_latency", "seconds", "evaluations", "seed")
     derived = {"speedup": memory_map.speedup, "bound": memory_map.bound, "gap": memory_map.gap}

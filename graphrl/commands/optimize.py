@@ -38,7 +38,7 @@ _MAX_DEVICES = 8  # with more, only the least and the largest peak and load are 
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """The plan's figures without placement and order, with bound and gap: bytes, seconds, null if not finite."""
+    """Returns a plan's figures, without placement and order: bytes, seconds, bound and gap; None if not finite."""
     problem, fused = plan.problem, plan.inlining
     return {
         "graph": plan.graph,
@@ -121,14 +121,14 @@ def _rows(plan: Plan, graph: ComputationGraph) -> list[tuple[str, str]]:
 
 
 def _join(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Text of one value for each device; of the least and the largest if there are more than 8."""
+    """Formats one value per device; for more than 8 devices, only the least and the largest."""
     if len(values) > _MAX_DEVICES:
         return f"{text(min(values))} to {text(max(values))}"
     return ", ".join(map(text, values))
 
 
 def _bound(plan: Plan) -> float | None:
-    """The plan's bound; bytes as an integer, like the value."""
+    """Returns the plan's bound, rounded to an integer if it is in bytes."""
     if plan.bound is not None and plan.problem.objective == "peak_memory":
         return int(plan.bound)
     return finite_or_none(plan.bound)
@@ -215,7 +215,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Optimises; returns the exit code."""
+    """Searches for a plan, writes it and prints its figures; returns the exit code."""
     enable_compilation_cache()  # before `find_solver`: some methods import JAX
     problem_of(args)  # report invalid options before the model is read
     budget = make_budget(args.evaluations, args.seconds)

@@ -20,22 +20,22 @@ _EXACT_EVERY = 2.0  # seconds between exact evaluations of the best plan, which 
 
 
 class _Update(Protocol):
-    """As `solvers.base.Progress`, for plans or memory maps."""
+    """Progress callback of a search, as `solvers.base.Progress`, for plans or memory maps."""
 
     def __call__(self, evaluations: int, seconds: float, plan: Callable[[], Any], value: float) -> None: ...
 
 
 @contextlib.contextmanager
 def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = False) -> Iterator[_Update | None]:
-    """Context that shows the best value, the share of the budget and the time left; gives the callback.
+    """Context manager that shows best value, share of the budget and time left; gives the progress callback.
 
     The callback is None if standard error is no terminal.
 
     Args:
-      title: of the search, such as the graph's name.
+      title: title of the search, such as the graph's name.
       objective: as in `format_objective`; memory maps have seconds.
-      budget: of the search.
-      limited: whether plans have a memory limit.
+      budget: budget of the search.
+      limited: True if plans have a memory limit.
     """
     if not on_terminal():
         yield None
@@ -58,21 +58,21 @@ def progress_bar(title: str, objective: str, budget: Budget, *, limited: bool = 
 
 
 def value_or_excess(plan: Plan) -> str:
-    """Text with the best value, or the bytes by which the best plan exceeds the memory limit."""
+    """Formats the best plan's value, or the bytes by which it exceeds the memory limit."""
     if plan.excess:
         return f"{format_bytes(plan.excess)} above the limit"
     return f"best {format_objective(plan.problem.objective, plan.value)}"
 
 
 def share_spent(budget: Budget, evaluations: int, seconds: float) -> float:
-    """Share of the budget that is spent, 0 to 1: the larger of the shares of its limits."""
+    """Returns the share of the budget that is spent, 0 to 1: of evaluations or of seconds, whichever is larger."""
     by_count = 0.0 if budget.evaluations is None else evaluations / budget.evaluations
     by_time = 0.0 if budget.seconds is None else seconds / budget.seconds
     return min(1.0, max(by_count, by_time))
 
 
 class TimeLeft:
-    """Time left in a search: the rest of its seconds or, at its pace so far, of its evaluations."""
+    """Estimator of the time left in a search, from its limit in seconds or its pace of evaluations so far."""
 
     def __init__(self, budget: Budget, pace: Pace) -> None:
         self._budget, self._pace = budget, pace
@@ -87,7 +87,7 @@ class TimeLeft:
         self._evaluations = evaluations
 
     def text(self, elapsed: float) -> str:
-        """Text of the time left, `elapsed` seconds after the start; "compiling" until it is known."""
+        """Formats the time left, `elapsed` seconds after the start; "compiling" until it is known."""
         limits = []
         if self._budget.seconds is not None:
             limits.append(self._budget.seconds - elapsed)
@@ -98,13 +98,13 @@ class TimeLeft:
 
 
 def _compiling(budget: Budget) -> contextlib.AbstractContextManager[Callable[[], float]]:
-    """A `compile_clock`, which imports JAX, only if the time left depends on the pace of evaluations."""
+    """Returns a `compile_clock`, which imports JAX, only if the time left depends on the pace of evaluations."""
     # needed even if JAX is not imported yet: the search may import it later
     return contextlib.nullcontext(lambda: 0.0) if budget.evaluations is None else compile_clock()
 
 
 def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
-    """The bar of a search; it also advances with time, since a search reports nothing while a program compiles."""
+    """Creates a search's bar; it also advances with time, since a search reports nothing while a program compiles."""
     from rich.console import Console
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress import Progress as Bar
@@ -134,7 +134,7 @@ def _bar(budget: Budget, time_left: TimeLeft) -> "Bar":
 
 
 class Forecast:
-    """Forecast of the time at which all runs are done, from each method's mean seconds or else from the budget.
+    """Forecast of when all runs will be done, from each method's mean seconds so far or else from the budget.
 
     Compilation in a run does not count, nor does overhead during the first run of a method, which warms up.
     """
@@ -160,11 +160,11 @@ class Forecast:
         self._spent.setdefault(row.method, []).append(max(0.0, row.seconds - row.compile_seconds))
 
     def seconds_left(self) -> float:
-        """Expected seconds until all runs are done."""
+        """Returns the expected number of seconds until all runs are done."""
         return self._overhead() / self._processes * sum(n * self._mean(method) for method, n in self._remaining.items())
 
     def _overhead(self) -> float:
-        """Elapsed seconds per second of a run, at least 1: checks, bounds, transfers of graphs."""
+        """Returns the elapsed seconds per second of a run, at least 1, due to checks, bounds and transfers."""
         run_seconds = self._run_seconds / self._processes
         return max(1.0, self._elapsed / run_seconds) if run_seconds > _GUESS else 1.0
 
@@ -175,7 +175,7 @@ class Forecast:
 
 @contextlib.contextmanager
 def runs_bar(runs: Sequence["Run"], processes: int) -> Iterator[Callable[["Row"], None]]:
-    """Context that gives the callback for every row of a comparison.
+    """Context manager that gives a callback to call with every row of a comparison.
 
     On a terminal it shows a bar with the expected end, else one line for each run.
     """
@@ -200,7 +200,7 @@ def _line(row: "Row") -> str:
 
 @contextlib.contextmanager
 def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
-    """Context that gives the callback for "case: detail" of a benchmark.
+    """Context manager that gives a callback to call with every "case: detail" of a benchmark.
 
     On a terminal it shows a bar, else one line for each case.
     """

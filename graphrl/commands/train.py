@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains; returns the exit code."""
+    """Trains the agent or resumes training, and prints the result; returns the exit code."""
     from graphrl.agents import find_agent
     from graphrl.training import config as configuration
     from graphrl.training.folder import has_run

@@ -1,4 +1,4 @@
-"""Execution of many runs: in this process, or on the workers of a Dask cluster, local or already running.
+"""Execution of many runs in this process or on the workers of a Dask cluster, which may be local or already running.
 
 Several processes are faster if each run uses one core, as with most host-side methods. Processes of a local cluster are
 spawned, not forked: JAX has threads, and a lock that is locked at a fork stays locked in the child. So a program that
@@ -42,7 +42,7 @@ _one_run = threading.Lock()  # in a worker: a cancelled run may continue on anot
 
 
 def share(processes: int) -> int:
-    """Number of cores for each of the given number of processes.
+    """Divides this machine's cores among processes; returns the number of cores for each.
 
     Raises:
       ProblemError: there are fewer cores than processes, or processes is below 1.
@@ -53,7 +53,7 @@ def share(processes: int) -> int:
 
 
 def survey(address: str) -> tuple[int, int]:
-    """Number of workers of a cluster, and the cores of the worker with the fewest.
+    """Returns the number of workers of a cluster, and the number of cores of the smallest worker.
 
     Raises:
       GraphrlError: no scheduler answers at the address, there are no workers, or they cannot run graphrl.
@@ -74,10 +74,10 @@ def execute_all(
     """Executes runs and yields their rows as they finish; with one process in the given order.
 
     Args:
-      runs: to execute.
-      processes: with 1 all runs are in this process; a method that crashes Python or exhausts memory then ends it. With
-        more, such a crash costs one row.
-      cluster: address of the scheduler of a Dask cluster, whose workers replace `processes`.
+      runs: runs to execute.
+      processes: number of processes. With 1, runs are in this process, which a method that crashes Python or exhausts
+        memory then ends. With more, such a crash costs one row.
+      cluster: address of a Dask scheduler, whose workers replace `processes`.
       prepare: called once in every process before its first run.
 
     Raises:
@@ -106,7 +106,7 @@ def _on_workers(
     slices: Sequence[Sequence[int]],
     ends: dict[str, int],
 ) -> Iterator[Row]:
-    """Yields the rows of runs on the present workers; `slices` has the cores of workers whose names are numbers."""
+    """Yields the rows of runs on the present workers; `slices[i]` lists the cores of the worker named i."""
     from distributed import wait
 
     grouped = itertools.groupby(runs, key=lambda run: (run.fingerprint, run.problem, run.method))
@@ -142,7 +142,7 @@ def _on_workers(
 
 
 def _row(future: Any, run: Run, end: int | None) -> Row:
-    """The row of a run that has finished, or whose worker has died (with exit code `end`, if known)."""
+    """Builds the row of a run that has finished, or whose worker has died (with exit code `end`, if known)."""
     if future.status == "finished":
         with contextlib.suppress(Exception):  # the worker has died since
             return future.result(timeout=_CONNECT_SECONDS)
@@ -178,10 +178,10 @@ _executor_here = functools.cache(_prepared)  # one per worker
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator["Client"]:
-    """Connects a client to a cluster.
+    """Context manager that connects a client to a cluster.
 
     Raises:
-      GraphrlError: the scheduler does not answer, or no longer; a `MissingExtraError` without Dask.
+      GraphrlError: the scheduler does not answer, or stops answering; a `MissingExtraError` if Dask is not installed.
     """
     distributed = require("distributed", "cluster", "a Dask cluster")
     try:
@@ -198,10 +198,10 @@ def _connected(address: str) -> Iterator["Client"]:
 
 @contextlib.contextmanager
 def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["Client"]:
-    """Starts a cluster with one local process per slice, and its client; `ends` receives the exit codes of workers.
+    """Context manager that starts a local cluster with one process per slice of cores; gives its client.
 
     Raises:
-      GraphrlError: the processes do not start; a `MissingExtraError` without Dask.
+      GraphrlError: the processes do not start; a `MissingExtraError` if Dask is not installed.
     """
     require("distributed", "cluster", "running methods in several processes")
     import dask
@@ -254,13 +254,13 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
 
 
 def _restore(environment: dict[str, str]) -> None:
-    """Sets the environment variables to exactly these."""
+    """Restores the environment variables, removing all others."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def _slices(processes: int) -> list[list[int]]:
-    """The cores of each process; empty lists if the system cannot bind processes to cores."""
+    """Assigns cores to each process; empty lists if the system cannot bind processes to cores."""
     if not hasattr(os, "sched_getaffinity"):
         return [[]] * processes
     each, cores = share(processes), sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""A comparison, and the file of its rows: runs that are not in the file are executed and added to it.
+"""Comparison of methods with its results in a file: runs that are not in the file are executed and added to it.
 
 The file has one JSON object a line, so a comparison that was killed can be resumed. `Store` is also used for other
 measurements. A row is appended by one write of one line, and is on disk when `append` returns: a kill at any moment
@@ -21,7 +21,7 @@ from graphrl.files import quote_path
 
 
 class Entry(Protocol):
-    """Entry of a line."""
+    """An entry of a store, one line of its file."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -30,11 +30,11 @@ T = TypeVar("T", bound=Entry)
 
 
 class Kind(NamedTuple, Generic[T]):
-    """Type of the entries of a file.
+    """A type of entries: how a store reads and identifies them.
 
     Attributes:
-      read: converts the JSON value of a line to an entry; raises GraphrlError if it is none.
-      key: of an entry; of entries with equal keys the last one counts.
+      read: function that converts the JSON value of a line to an entry; raises GraphrlError if it is not one.
+      key: function that returns an entry's key; of entries with equal keys the last one counts.
       prefix: first bytes of every line.
     """
 
@@ -50,7 +50,7 @@ class Store(Generic[T]):
     """The entries of a file, to which more can be appended.
 
     Attributes:
-      rows: by key.
+      rows: all entries by key.
     """
 
     def __init__(self, file: FileIO, kind: Kind[T], rows: dict[str, T]) -> None:
@@ -61,7 +61,7 @@ class Store(Generic[T]):
         """Appends an entry to the file.
 
         Raises:
-          OSError: it cannot be written, for example because the disk is full.
+          OSError: the file cannot be written, for example because the disk is full.
         """
         line = memoryview(json.dumps(row.to_dict(), allow_nan=False).encode() + b"\n")
         while line:
@@ -72,7 +72,7 @@ class Store(Generic[T]):
 
 @contextlib.contextmanager
 def open_store(path: str | os.PathLike[str], kind: Kind[T]) -> Iterator[Store[T]]:
-    """Opens the store of a file, which is created if missing, within a `with`; one process at a time.
+    """Context manager that opens the store of a file, created if missing; only one process at a time can open it.
 
     Raises:
       GraphrlError: one line, if the file cannot be read or written, contains anything of another kind, or is open
@@ -104,7 +104,7 @@ def _opened(path: str | os.PathLike[str]) -> FileIO:
 
 
 def _parse(data: bytes, source: str, kind: Kind[T]) -> tuple[dict[str, T], int]:
-    """The entries by key, and the length up to the end of the last whole one."""
+    """Parses a file's content: returns the entries by key, and the number of bytes up to the last whole line."""
     rows: dict[str, T] = {}
     lines = data.split(b"\n")
     whole = 0
@@ -127,10 +127,10 @@ class Comparison(NamedTuple):
     """Result of a comparison.
 
     Attributes:
-      rows: of the requested runs, in their order.
+      rows: rows of the requested runs, in their order.
       others: all other rows of the file: they may have better values of the same graphs.
-      new: number of `rows` from this call.
-      interrupted: whether Ctrl-C ended the comparison; then some of `rows` are missing.
+      new: number of `rows` that this call executed.
+      interrupted: True if Ctrl-C ended the comparison; then some of `rows` are missing.
     """
 
     rows: list[Row]
@@ -160,10 +160,10 @@ def compare(
 
     Args:
       runs: from `make_runs`; with several processes their `cores` should be `cluster.share(processes)`.
-      path: of the file with the rows, or None to keep none.
+      path: path of the file with the rows, or None to store them nowhere.
       processes, cluster, prepare: see `execute_all`.
-      retry: whether runs that failed before are repeated.
-      watch: called with the runs to execute; the function that its `with` yields is called with every row.
+      retry: True to repeat runs that failed before.
+      watch: context manager, called with the runs to execute; the function that it gives is called with every row.
 
     Raises:
       GraphrlError: the file or the cluster cannot be used.

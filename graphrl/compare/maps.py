@@ -1,6 +1,6 @@
 """Comparison of methods for memory maps on many graphs: sequential runs, and their table.
 
-A method's figure on a graph is of the mean latency over its seeds, and its figure in the table the mean over graphs.
+A method's result on a graph is the mean latency over its seeds; its result in the table is the mean over graphs.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ _MAX_GRAPHS = 24  # up to which latencies are printed in a separate table
 
 @dataclasses.dataclass(frozen=True)
 class MapRow:
-    """Result of a run.
+    """Result of one search for a memory map: a method on a graph with a seed.
 
     Attributes:
-      graph, ops: name and size.
-      method, seed: of the run.
-      latency, speedup: seconds of the map, and factor over the compiler's own; infinite and 0 if the run failed.
-      evaluations: as the method counts them.
-      seconds, compile_seconds: of wall clock, and JAX's part of it for compiling.
-      error: the reason why there is no map, one line, or None.
+      graph, ops: graph name, and number of ops.
+      method, seed: method and seed of the run.
+      latency, speedup: latency in seconds, and speedup over the compiler's own map; infinite and 0 if the run failed.
+      evaluations: number of evaluations, as the method counts them.
+      seconds, compile_seconds: wall-clock time of the run, and the part that JAX spent on compiling.
+      error: one line on why there is no map, or None.
     """
 
     graph: str
@@ -50,15 +50,15 @@ class MapRow:
 
 @dataclasses.dataclass(frozen=True)
 class MapSummary:
-    """A method's line of the table.
+    """A method's line in the table of memory maps.
 
     Attributes:
-      method: its name with options.
-      speedup, least: over the compiler's own map, mean and minimum over graphs.
-      mean_gap: to the best latency of each graph, a fraction.
+      method: method name with options.
+      speedup, least: speedup over the compiler's own map, mean and minimum over graphs.
+      mean_gap: mean relative gap to the best latency of each graph, a fraction.
       won_or_tied: share of the graphs on which no other method of the table is better.
-      evaluations, seconds, compile_seconds: means of the runs.
-      failed: runs without a map.
+      evaluations, seconds, compile_seconds: means over the runs.
+      failed: number of runs without a map.
     """
 
     method: str
@@ -83,19 +83,19 @@ def run_maps(
 
 
 def summarise(rows: Sequence[MapRow]) -> list[MapSummary]:
-    """A summary of each method of the rows, in their order; all have run on the same graphs with the same seeds."""
+    """Summarises each method of the rows, in their order; all must have run on the same graphs with the same seeds."""
     latency = {method: _by_graph(rows, method, "latency") for method in _names(rows, "method")}
     best = {graph: min(each[graph] for each in latency.values()) for graph in _names(rows, "graph")}
     return [_summary(rows, method, each, best) for method, each in latency.items()]
 
 
 def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
-    """Prints the latencies by graph if there are few graphs, the table, and the errors.
+    """Prints the latencies per graph (if there are few graphs), the table, and the errors.
 
     Args:
-      rows: of `run_maps`.
-      chip: its name.
-      budget: of a run, in words.
+      rows: rows from `run_maps`.
+      chip: chip name.
+      budget: budget of a run, in words.
     """
     graphs, seeds = _names(rows, "graph"), len({row.seed for row in rows})
     if len(graphs) <= _MAX_GRAPHS:
@@ -107,7 +107,7 @@ def print_tables(rows: Sequence[MapRow], chip: str, budget: str) -> None:
 
 
 def latencies(rows: Sequence[MapRow]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of latencies, means over seeds: one line per graph, one column per method."""
+    """Builds a table of mean latencies over seeds, one line per graph and one column per method: headings, lines."""
     by_method = {method: _by_graph(rows, method, "latency") for method in _names(rows, "method")}
     ops = {row.graph: f"{row.ops:,}" for row in rows}
     lines = [
@@ -117,7 +117,7 @@ def latencies(rows: Sequence[MapRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def cells(summary: MapSummary) -> list[str]:
-    """Cells of a method's line, under `HEADINGS`."""
+    """Formats a method's line of the table: one cell for each of `HEADINGS`."""
     return [
         summary.method,
         f"{summary.speedup:.4f}",
@@ -131,12 +131,12 @@ def cells(summary: MapSummary) -> list[str]:
 
 
 def notes(rows: Sequence[MapRow]) -> list[str]:
-    """Reasons of failed runs, one line each."""
+    """Returns the reasons of failed runs, one line each."""
     return group_faults((row.method, row.error) for row in rows if row.error is not None)
 
 
 def as_dict(rows: Sequence[MapRow]) -> dict[str, Any]:
-    """The tables as a JSON object: seconds and fractions, null for missing values."""
+    """Converts the tables to a JSON object: seconds and fractions, null for missing values."""
     return {
         "methods": [finite_fields(summary) for summary in summarise(rows)],
         "runs": [finite_fields(row) for row in rows],
@@ -185,7 +185,7 @@ def _names(rows: Sequence[MapRow], field: str) -> list[str]:
 
 
 def _by_graph(rows: Sequence[MapRow], method: str, field: str) -> dict[str, float]:
-    """Means over the seeds of a method's rows."""
+    """Returns a field's mean over the seeds of a method, by graph."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.method == method:

@@ -22,14 +22,14 @@ _TITLE_WIDTH = 6.4  # inches
 
 
 def quality_figure(rows: Sequence[Row], others: Sequence[Row] = ()) -> Figure:
-    """Mean gap to the best known (percent, linear up to 1 and logarithmic above) against seconds on a log axis.
+    """Draws the mean gap to the best known value, in percent, against seconds on a log axis.
 
-    A method's line starts when it has a plan of every graph, follows the means at each time, and ends at a marker. A
-    method that does not improve its first plan is only a marker. Rows may be of several budgets: each has a line and a
-    marker.
+    The axis of gaps is linear up to 1% and logarithmic above. A method's line starts when it has a plan for every
+    graph, follows the means at each time, and ends at a marker. A method that does not improve its first plan is only a
+    marker. Rows may be of several budgets: each has a line and a marker.
 
     Args:
-      rows: of one problem.
+      rows: rows of one problem.
       others: further rows that the best known values may come from.
     """
     best = best_known([*rows, *others])
@@ -77,9 +77,9 @@ def _title(rows: Sequence[Row]) -> list[str]:
 
 
 def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and mean gaps in percent, both `[k]`.
+    """Averages the rows' curves: returns times in seconds and mean gaps in percent, both `[k]`.
 
-    They start when all rows have a value, and end at the mean of the rows' ends.
+    The mean curve starts when all rows have a value, and ends at the mean of the rows' ends.
     """
     end = float(np.mean([row.curve[-1][0] for row in rows]))
     begin = min(max(row.curve[0][0] for row in rows), end)
@@ -95,13 +95,13 @@ def _mean_curve(rows: Sequence[Row], references: Sequence[float]) -> tuple[np.nd
 
 
 def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
-    """One panel per method: graphs by percent improvement over the baseline, better in green, worse in red.
+    """Draws a histogram per method: improvements over the baseline in percent, one per graph.
 
-    As in REGAL (arXiv 1905.02494), figure 2: ties are not drawn, but are counted in the percentage of the title.
+    As in REGAL (arXiv 1905.02494), figure 2. Better is green, worse red; ties only count in the title's percentage.
 
     Args:
-      rows: of one problem and budget.
-      baseline: one of their methods.
+      rows: rows of one problem and budget.
+      baseline: method of the rows that the others are compared with.
     """
     methods = [method for method in by_method_and_case(rows) if method != baseline]
     columns = min(_MAX_COLUMNS, max(1, len(methods)))
@@ -122,7 +122,7 @@ def histogram_figure(rows: Sequence[Row], baseline: str) -> Figure:
 
 
 def _edges(low: float, high: float) -> np.ndarray:
-    """The edges of the bins, percent: equal ones, 0 among them, over all values."""
+    """Computes edges of equal bins that cover all values, in percent; 0 is one of the edges."""
     width = max((high - low) / _BINS, 0.01)
     # slightly wider than the values: rounding must not put the ends outside
     first, last = math.floor(low / width - 1e-9), math.ceil(high / width + 1e-9)

@@ -18,7 +18,7 @@ _COMPILED = 0.05  # share of the time above which compiling is noted
 
 
 def cells(summary: Summary) -> list[str]:
-    """Cells of a method's line, under `HEADINGS`."""
+    """Formats a method's line of the table: one cell for each of `HEADINGS`."""
     gaps = (percent(gap) for gap in (summary.mean_gap, summary.worst_gap, summary.bound_gap))
     shares = (f"{100 * share:.0f}%" for share in (summary.optimal, summary.won, summary.won_or_tied))
     seconds = "-" if summary.seconds is None else f"{summary.seconds:.3g}"
@@ -54,7 +54,7 @@ def budget_line(budget: Budget) -> str:
 
 
 def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Row] = ()) -> list[str]:
-    """Notes that readers of the table need, one line each."""
+    """Writes notes for readers of the table (failures, contradictions and the like), one line each."""
     lines = []
     for case in contradictions([*rows, *others]):
         names = {row.graph for row in rows if row.case == case}
@@ -74,7 +74,7 @@ def notes(rows: Sequence[Row], summaries: Sequence[Summary], others: Sequence[Ro
 
 
 def group_faults(faults: Iterable[tuple[str, str]]) -> list[str]:
-    """Groups errors of runs, each a method and a text, into one line for equal pairs."""
+    """Lists the errors of runs, pairs of method and text; equal pairs share one line with their number."""
     counts = Counter(faults)
     return [f"{method}: {text}" + f" ({n} runs)" * (n > 1) for (method, text), n in counts.items()]
 
@@ -87,7 +87,7 @@ def heading(rows: Sequence[Row]) -> str:
 
 
 def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of values, means over seeds: one line per graph, one column per method."""
+    """Builds a table of mean values over seeds, one line per graph and one column per method: headings, lines."""
     by_method, best = by_method_and_case(rows), best_known([*rows, *others])
     lines = []
     for row in {row.case: row for row in rows}.values():
@@ -100,12 +100,12 @@ def values_by_graph(rows: Sequence[Row], others: Sequence[Row] = ()) -> tuple[li
 
 
 def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """The headings and lines of a table of the same methods at several budgets.
+    """Builds a table of the same methods at several budgets; returns headings and lines.
 
-    Mean gaps are at each budget, the other columns at the last.
+    There is a column of mean gaps for each budget; the other columns are at the last budget.
 
     Args:
-      times: the budgets in words.
+      times: each budget in words.
       by_time: summaries from `summarise` at each budget.
     """
     headings = ["method", *times, "worst", "to bound", "optimal", "won or tied", "seconds", "failed"]
@@ -118,10 +118,10 @@ def times_table(times: Sequence[str], by_time: Sequence[Sequence[Summary]]) -> t
 
 
 def print_tables(rows: Sequence[Row], others: Sequence[Row] = ()) -> None:
-    """Prints the values by graph if there are few graphs, the table, and the notes.
+    """Prints the values per graph (if there are few graphs), the table, and the notes.
 
     Args:
-      rows: of one problem and budget.
+      rows: rows of one problem and budget.
       others: further rows that the best known values and bounds may come from.
     """
     summaries = summarise(rows, others)
@@ -150,7 +150,7 @@ def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[st
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown."""
+    """Formats a table as Markdown."""
 
     def row(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
@@ -159,7 +159,7 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
-    """The tables as a JSON object: bytes, seconds and fractions, null for missing values."""
+    """Converts the tables to a JSON object: bytes, seconds and fractions, null for missing values."""
     best = best_known([*rows, *others])
     summaries = summarise(rows, others)
     graphs = [
@@ -172,5 +172,5 @@ def as_dict(rows: Sequence[Row], others: Sequence[Row] = ()) -> dict[str, Any]:
 
 
 def finite_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, with None for floats that JSON cannot represent."""
+    """Returns the fields of a dataclass, with None for floats that JSON cannot represent."""
     return {key: finite_or_none(item) for key, item in dataclasses.asdict(value).items()}

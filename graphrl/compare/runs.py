@@ -1,4 +1,4 @@
-"""A run (one method on one graph with one seed and budget), its row, and its executor.
+"""A run (one method on one graph with one seed and budget), its result as a row of a file, and its executor.
 
 A row's file format is "graphrl-run", version 1: one JSON object a line (`comparison.py`), bytes and seconds as numbers,
 null for missing values. The curve is a list of [seconds, evaluations, value] for every improvement that the method
@@ -44,7 +44,7 @@ _CHECK_SECONDS = 1.0  # between two exact evaluations of the best plan, under a 
 
 
 def fingerprint(graph: ComputationGraph) -> str:
-    """16 hexadecimal digits of a graph's content, including names of ops and tensors, without the graph's name.
+    """Hashes a graph's content, including names of ops and tensors but not the graph's own: 16 hexadecimal digits.
 
     Methods may break ties by name or by the order of ops, so equal fingerprints mean equal results.
     """
@@ -62,9 +62,9 @@ class Run:
       problem, method, seed, budget: arguments of the solver; the method may carry options
         ("approximate-dp:width=1000").
       cores: number of cores that the run may use.
-      warm_up: whether programs are compiled before the clock starts; only under a budget in seconds.
-      trained: digest of the policy that the method uses, "" if it is not trained (`methods.digest`).
-      sizes: to pad the graph to, for methods whose results do not depend on padding; None: the graph's own bucket.
+      warm_up: True to compile programs before the clock starts; only under a budget in seconds.
+      trained: digest of the trained policy that the method uses (`methods.digest`), "" for other methods.
+      sizes: padded sizes, for methods whose results do not depend on padding; None for the graph's own bucket.
     """
 
     graph: ComputationGraph
@@ -80,7 +80,7 @@ class Run:
 
     @functools.cached_property
     def key(self) -> str:
-        """32 hexadecimal digits of the graph's content and of every setting that can change the result.
+        """Hashes the graph's content and every setting that can change the result: 32 hexadecimal digits.
 
         Equal runs have equal keys. The number of cores and the warm-up count only under a budget in seconds.
         """
@@ -101,23 +101,23 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Result of a run.
+    """Result of a run, one line of the results file.
 
     Attributes:
-      key: of the run.
-      graph, fingerprint, ops: the graph's name, content and size.
-      method, problem, seed, budget, cores, warm_up: of the run.
-      value: the objective, exact; None if the run failed.
-      bound: the best lower bound of the method and `costs/bounds`.
+      key: `Run.key` of the run.
+      graph, fingerprint, ops: graph name, `fingerprint`, and number of ops.
+      method, problem, seed, budget, cores, warm_up: settings of the run, see `Run`.
+      value: exact value of the objective; None if the run failed.
+      bound: best lower bound from the method and `costs/bounds`.
       excess: bytes above the memory limit.
-      makespan, peak_memory: seconds, and bytes by device.
-      seconds: of wall clock, measured around the method.
-      compile_seconds: part of these that JAX spent on compiling.
-      evaluations: as the method counts them.
-      error: the reason why there is no plan, one line, or None.
+      makespan, peak_memory: makespan in seconds, and peak bytes of each device.
+      seconds: wall-clock time, measured around the method.
+      compile_seconds: part of `seconds` that JAX spent on compiling.
+      evaluations: number of evaluations, as the method counts them.
+      error: one line on why there is no plan, or None.
       note: the method's first warning, one line, or None.
       curve: improvements as (seconds, evaluations, value).
-      machine, graphrl, date: of the run: machine, version of graphrl, and time (UTC, ISO 8601).
+      machine, graphrl, date: machine of the run, version of graphrl, and time of the run (UTC, ISO 8601).
     """
 
     key: str
@@ -147,7 +147,7 @@ class Row:
 
     @property
     def case(self) -> Case:
-        """The case in which values are comparable."""
+        """Graph and problem of the row; values are comparable within one case."""
         return self.fingerprint, self.problem
 
     @property
@@ -156,7 +156,7 @@ class Row:
         return self.value is not None and self.excess == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as an object of the file's format."""
+        """Converts the row to a JSON object of the file's format."""
         value: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         for field in dataclasses.fields(self):
             value[field.name] = getattr(self, field.name)
@@ -165,10 +165,10 @@ class Row:
 
     @staticmethod
     def from_dict(value: object) -> "Row":
-        """The row of an object of the file's format.
+        """Reads a row from a JSON object of the file's format.
 
         Raises:
-          GraphrlError: it is no such object.
+          GraphrlError: the value is not such an object.
         """
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise GraphrlError(f'not a run: must have "format": "{FORMAT}"')
@@ -196,7 +196,7 @@ def make_runs(
     cores: int,
     warm_up: bool = True,
 ) -> list[Run]:
-    """Creates all runs, graph by graph and method by method; of graphs with equal content only the first is used.
+    """Creates a run for every graph, method and seed; of graphs with equal content only the first is used.
 
     If the budget is in evaluations alone, graphs of similar sizes share compiled programs. Under a budget in seconds
     they do not, since padding takes time, and programs are compiled before the clock starts.
@@ -307,7 +307,7 @@ def below(value: float, bound: float, problem: Problem) -> bool:
 
 
 def row_of(run: Run, **fields: object) -> Row:
-    """The row of a run: its settings, and `fields`."""
+    """Builds the row of a run from its settings and further `fields`."""
     import graphrl
 
     return Row(
@@ -329,7 +329,7 @@ def row_of(run: Run, **fields: object) -> Row:
 
 
 def fault_of(error: object) -> str:
-    """An error or a warning in one line, with its type if the user cannot have caused it."""
+    """Formats an error or a warning in one line, with its type if the user cannot have caused it."""
     text = " ".join(str(error).split())[:300]
     if isinstance(error, GraphrlError | Warning):
         return text
@@ -372,7 +372,7 @@ class _Curve:
             self._points.append((now, evaluations, value))
 
     def until(self, seconds: float, plan: Plan) -> tuple[Point, ...]:
-        """The curve with the plan at its end; earlier points are float32, and never below the exact value."""
+        """Returns the curve, ended by the plan's exact value; earlier points (float32) are clipped to be no lower."""
         earlier = ((s, e, max(v, plan.value)) for s, e, v in self._points if s < seconds)
         final = () if plan.excess else ((seconds, plan.evaluations, plan.value),)
         return (*earlier, *final)

@@ -2,7 +2,7 @@
 
 Everything is relative to the best known: the lowest feasible value of a case (a graph under a problem) over all
 methods, seeds and budgets of the given rows, and the highest lower bound. Under a memory limit a plan above it counts
-as a failure. A method's figure on a graph is the mean over its seeds, and its figure in the table the mean over graphs,
+as a failure. A method's result on a graph is the mean over its seeds, and its result in the table the mean over graphs,
 so all graphs have the same weight; the worst gap is over all runs. Intervals are over seeds or over graphs. A graph is
 won or tied by the methods with the lowest mean value over seeds; a method that failed on it with any seed cannot win
 it.
@@ -21,7 +21,7 @@ TIE = 1e-9  # relative: makespans this close are equal; bytes are compared exact
 
 
 class Best(NamedTuple):
-    """The best known of a case."""
+    """Best known value and lower bound of a case (a graph under a problem)."""
 
     value: float  # bytes or seconds; infinite if there is no feasible plan
     bound: float  # bytes or seconds
@@ -29,19 +29,19 @@ class Best(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Line of a method in the table. Gaps are fractions (0.05 is 5%), None where no run counts.
+    """A method's line in the table. Gaps are fractions (0.05 is 5%), None where no run counts.
 
     Attributes:
-      method: its name with options.
-      graphs, runs, failed: their numbers; runs fail without a plan, or with one above the memory limit.
-      mean_gap, worst_gap: to the best known value.
-      bound_gap: mean, to the best known bound.
+      method: method name with options.
+      graphs, runs, failed: number of graphs, runs and failed runs (without a plan, or with one above the memory limit).
+      mean_gap, worst_gap: mean and largest gap to the best known value.
+      bound_gap: mean gap to the best known bound.
       optimal: share of runs whose value is the best known bound.
-      won: share of graphs on which no other method of the table is better or as good.
+      won: share of graphs on which the method is better than every other method of the table.
       won_or_tied: share of graphs on which no other method of the table is better.
-      value: geometric mean over graphs, bytes or seconds; None if it failed on a graph, or a value is 0.
-      seconds: mean over graphs, of runs that did not fail.
-      compile_share: share of compiling in these seconds.
+      value: geometric mean of the objective over graphs, bytes or seconds; None if a run failed or a value is 0.
+      seconds: mean run time over graphs, without failed runs.
+      compile_share: share of `seconds` that was spent on compiling.
     """
 
     method: str
@@ -60,7 +60,7 @@ class Summary:
 
 
 def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
-    """The best value and bound of every case of the rows."""
+    """Finds the best value and bound of every case of the rows."""
     best: dict[Case, Best] = {}
     for row in rows:
         value, bound = best.get(row.case, Best(math.inf, 0.0))
@@ -71,20 +71,20 @@ def best_known(rows: Iterable[Row]) -> dict[Case, Best]:
 
 
 def contradictions(rows: Iterable[Row]) -> list[Case]:
-    """The cases with a value below a bound, which is an error in a method or in a bound."""
+    """Finds cases with a value below a bound, which means an error in a method or in a bound."""
     return [case for case, best in best_known(rows).items() if below(best.value, best.bound, case[1])]
 
 
 def gap(value: float, reference: float) -> float:
-    """Relative gap of a value above a reference; infinite above a reference of 0."""
+    """Computes the relative gap of a value above a reference; infinite above a reference of 0."""
     return value / reference - 1 if reference > 0 else 0.0 if value <= 0 else math.inf
 
 
 def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
-    """A summary of each method of the rows, in their order.
+    """Summarises each method of the rows, in their order.
 
     Args:
-      rows: of one comparison: every method at one budget, ideally on the same graphs and with the same seeds.
+      rows: rows of one comparison: every method at one budget, ideally on the same graphs and with the same seeds.
       others: further rows that the best known values and bounds may come from.
     """
     best = best_known([*rows, *others])
@@ -94,7 +94,7 @@ def summarise(rows: Sequence[Row], others: Iterable[Row] = ()) -> list[Summary]:
 
 
 def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
-    """The rows of the seeds, by method and case, each in the order of the rows."""
+    """Groups rows by method and case: the rows of all seeds, in the given order."""
     cells: dict[str, dict[Case, list[Row]]] = {}
     for row in rows:
         cells.setdefault(row.method, {}).setdefault(row.case, []).append(row)
@@ -102,9 +102,9 @@ def by_method_and_case(rows: Iterable[Row]) -> dict[str, dict[Case, list[Row]]]:
 
 
 def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]:
-    """Relative improvements over the baseline, by graph, of means over seeds; negative if the method is worse.
+    """Computes a method's relative improvement over the baseline on each graph; negative where it is worse.
 
-    Graphs on which either has failed are left out.
+    Values are means over seeds. Graphs on which either method has failed are left out.
     """
     cells = by_method_and_case(rows)
     of_method, of_baseline = cells.get(method, {}), cells.get(baseline, {})
@@ -113,7 +113,7 @@ def improvements(rows: Sequence[Row], method: str, baseline: str) -> list[float]
 
 
 def mean_value(rows: Sequence[Row]) -> float:
-    """The mean value of the rows of one method and graph; infinite if there are no rows or any failed."""
+    """Averages the values of one method on one graph; infinite if there are no rows or any failed."""
     values = [row.value for row in rows if row.feasible and row.value is not None]
     return mean(values) if values and len(values) == len(rows) else math.inf
 
@@ -163,7 +163,7 @@ def _is_equal(a: float, b: float, problem: Problem) -> bool:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, independent of the order of the values."""
+    """Computes the mean, exactly the same for every order of the values."""
     return math.fsum(values) / len(values)
 
 
@@ -174,13 +174,13 @@ def _geometric(values: Sequence[float]) -> float | None:
 
 
 class Estimate(NamedTuple):
-    """A mean, and half of its 95% interval, which is None for a single value."""
+    """A mean, and half the width of its 95% interval, which is None for a single value."""
 
     mean: float
     half: float | None
 
     def percent(self, sign: bool = False) -> str:
-        """Formats the estimate, of fractions, in percent for a table."""
+        """Formats the estimate, a fraction, in percent for a table."""
         if math.isnan(self.mean):
             return "-"
         text = f"{100 * self.mean:{'+' if sign else ''}.2f}%"

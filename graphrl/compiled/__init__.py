@@ -121,7 +121,7 @@ def _folder(sources: Path) -> Path:
     paths = [path for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
     parts = [path.read_text("utf-8") for path in paths]
     constants = {module for part in parts for module, names in IMPORT.findall(part) if CONSTANT.search(names)}
-    for module in sorted(constants):
+    for module in sorted(constants - {__name__}):  # whose folder is among the sources
         place = ROOT.joinpath(*module.split("."))
         package = place / "__init__.py"  # a folder without it may be left over from an older checkout
         parts.append((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))
@@ -168,6 +168,8 @@ def announced(function: Callable[..., Any], what: str, seconds: int = 10) -> Ite
     if not mark.exists():
         when = "once" if is_writable(here) else f"again in each run: {quote_path(here)} cannot be written"
         print(f"graphrl: compiling {what} for this machine (some {seconds} s), {when}", file=sys.stderr, flush=True)
+    if process := _compiling.pop(mark, None):
+        process.wait()
     with unannounced():
         yield
     with contextlib.suppress(OSError):
@@ -184,29 +186,39 @@ def unannounced() -> Iterator[None]:
 
 @contextlib.contextmanager
 def background_compile(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
-    """Context in which another process compiles a function.
+    """Context in which another process compiles a function, see `start_compile`. At exit it waits for the process."""
+    process = start_compile(function, what, prepare)
+    try:
+        yield
+        if process:
+            process.wait()
+    finally:
+        if process:
+            process.kill()
+            process.wait()
 
-    This is done only if it saves time: the function is not on disk yet, its folder can be written, and there is a
-    second core. At exit it waits for the process. If the process fails, this one compiles the function as usual.
+
+_compiling: dict[Path, subprocess.Popen[bytes]] = {}  # by marker file; `announced` waits for them
+
+
+def start_compile(
+    function: Callable[..., Any], what: str, prepare: Callable[[], None]
+) -> subprocess.Popen[bytes] | None:
+    """Starts a process that compiles a function and stores it on disk. If it fails, this one compiles as usual.
+
+    It is started only if it saves time: the function is not on disk yet, its folder can be written, and there is a
+    second core.
 
     Args:
       function: an `entry`.
       what: its name, as for `announced`.
       prepare: a function of a module that compiles it.
     """
-    if ready(function, what).exists() or not is_writable(folder(function)) or count_cores() < 2:
-        yield
-        return
+    mark = ready(function, what)
+    if mark.exists() or not is_writable(folder(function)) or count_cores() < 2:
+        return None
     code = f"from {prepare.__module__} import {prepare.__name__} as prepare; prepare()"
     silent = subprocess.DEVNULL
-    try:
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)
-    except OSError:
-        yield
-        return
-    try:
-        yield
-        process.wait()
-    finally:
-        process.kill()
-        process.wait()
+    with contextlib.suppress(OSError):
+        _compiling[mark] = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)
+    return _compiling.get(mark)

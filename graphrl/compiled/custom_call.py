@@ -26,10 +26,10 @@ import ctypes
 import functools
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import jax
-import jaxlib
 import numba.extending
 import numpy as np
 from llvmlite import ir
@@ -252,9 +252,9 @@ def opened(pointer: Any, own: int) -> int:
     extension = load(address, FRAME_EXTENSION)
     if extension != 0:
         if load_half(extension, 2 * EXTENSION_TYPE) == QUERY:
-            version = load(extension, METADATA) + 8 * METADATA_VERSION
-            store_half(version, 0, VERSION[0])
-            store_half(version, 1, VERSION[1])
+            numbers = load(extension, METADATA) + 8 * METADATA_VERSION
+            store_half(numbers, 0, VERSION[0])
+            store_half(numbers, 1, VERSION[1])
         return 0
     if load_half(address, 2 * STAGE) != EXECUTE:
         return 0
@@ -380,6 +380,6 @@ def works() -> bool:
         reason = f"the sum of 0 to 9 is {total}"
     if total != 45:
         warnings.warn(
-            f"jaxlib {jaxlib.__version__} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
+            f"jaxlib {version('jaxlib')} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
         )
     return total == 45

@@ -1,4 +1,4 @@
-"""Costs of decisions in pure JAX (`device`), their exact host twin (`exact`), and lower bounds (`bounds`).
+"""Costs of plans in pure JAX (`device`), their exact host twin (`exact`), and lower bounds (`bounds`).
 
 A `Problem` has the number d of devices, the transfer model between them and the objective to minimise. A decision is a
 placement p(v), a device for each op v, and a total order of nodes. A node is an op, or a **transfer** (t, b): one for
@@ -39,7 +39,7 @@ last two may have a memory limit for each device: then every plan that fits rank
 plans that do not fit rank by their excess.
 
 **Pipelined execution** (`max_load`; Tarnawski et al. 2020): samples follow one another through the devices, so the
-objective is the largest load of a device in seconds a sample. It depends only on the placement. Here the devices are
+objective is the largest load of a device, in seconds per sample. It depends only on the placement. Here the devices are
 accelerators and, after them, `cpus` CPUs. A device's load is the run time of its ops (on a CPU `cpu_runtime`) and, on
 an accelerator, that of its transfers: each tensor that it produces and another device reads once, however many do, and
 each tensor that it reads and another device produces once. A CPU pays for no transfer, and control edges cost nothing.

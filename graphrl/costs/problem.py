@@ -31,7 +31,7 @@ class Problem:
       devices: number of devices. All are identical, except for those that are CPUs.
       transfer: "rendezvous" (a transfer occupies both devices), "free" (no device) or "link" (the sender's outgoing
         link).
-      latency: seconds a transfer takes in addition to its bytes.
+      latency: fixed seconds of every transfer, in addition to bytes / bandwidth.
       bandwidth: bytes per second, may be infinite.
       memory_limit: bytes a device may hold at its peak, or None. Not with the objective peak_memory; CPUs have none.
       resident_weights: whether the weights of the ops placed on a device count there from the start. Under max_load
@@ -78,10 +78,10 @@ class Problem:
 
     @classmethod
     def on(cls, machine: Machine | None, **options: Any) -> "Problem":
-        """The problem with these options; None for options that were not given.
+        """Makes a problem from options; options that are None keep their defaults.
 
-        Under max_load the devices are then the machine's (without one, a single accelerator in addition to the CPUs),
-        and so is the limit of an accelerator's memory.
+        Under max_load, `devices` and `cpus` default to those of the machine (without a machine, one accelerator in
+        addition to the CPUs), and `memory_limit` to the memory of one of the machine's accelerators.
         """
         given = {name: value for name, value in options.items() if value is not None}
         if given.get("objective") == "max_load":
@@ -95,17 +95,17 @@ class Problem:
 
     @property
     def accelerators(self) -> int:
-        """Number of devices that are no CPUs: the first ones."""
+        """Number of devices that are not CPUs; they are the first ones."""
         return self.devices - self.cpus
 
     def excess(self, peaks: Sequence[int]) -> int:
-        """Bytes by which the largest peak of an accelerator is above the memory limit; 0 if no limit is exceeded."""
+        """Returns the bytes by which the largest peak of an accelerator exceeds the memory limit; 0 if none does."""
         if self.memory_limit is None:
             return 0
         return max(0, max(peaks[: self.accelerators], default=0) - self.memory_limit)
 
     def transfer_seconds(self, num_bytes: float) -> float:
-        """Seconds that moving `num_bytes` takes."""
+        """Returns the seconds that a transfer of `num_bytes` takes."""
         return self.latency + num_bytes / self.bandwidth
 
 
@@ -119,17 +119,17 @@ _PLAIN = Pipelined()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Times and colocation of a graph's n ops and t tensors."""
+    """Run times, transfer times and colocation of a graph's n ops and t tensors, as arrays."""
 
     runtime: np.ndarray  # [n, 2] float64, seconds on an accelerator and on a CPU; inf where it cannot run
-    transfer: np.ndarray  # [t] float64, seconds that a transfer takes an accelerator
-    colocation: np.ndarray  # [n] int64, ops with one number share a device; numbered from 0 by first op
-    backward: np.ndarray  # [n] bool
+    transfer: np.ndarray  # [t] float64, seconds that an accelerator spends to send or receive the tensor
+    colocation: np.ndarray  # [n] int64, group of each op: ops of one group share a device; numbered by first op
+    backward: np.ndarray  # [n] bool, True for ops of the backward pass
     kinds: np.ndarray  # [devices] int64, ACCELERATOR or CPU
 
     @classmethod
     def of(cls, graph: ComputationGraph, problem: Problem) -> "Pipeline":
-        """The pipeline of a graph under a problem."""
+        """Builds the arrays for a graph and the devices of a problem."""
         extras = [op.pipelined or _PLAIN for op in graph.ops]
         runtime = [
             (math.inf if extra.cpu_only else op.runtime, math.inf if extra.cpu_runtime is None else extra.cpu_runtime)

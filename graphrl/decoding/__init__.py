@@ -1,1 +1,1 @@
-"""Orders from a policy: greedy, sampled, by beam search or step by step, and their log-probabilities (Topoformer)."""
+"""Decodes a policy's outputs to orders of ops: greedily, by sampling or by beam search; and their log-probabilities."""

@@ -27,36 +27,36 @@ WIDTH = 16  # the paper's width
 
 
 class _Tables(NamedTuple):
-    """Read-only arrays of the loop."""
+    """Read-only arrays of the loop over steps."""
 
     graph: PaddedGraph  # a batch
     buffers: GraphBuffers  # [g, ...]
-    releases: jax.Array  # [g, n + 1, n] int16
-    reads: jax.Array  # [g, n + 1, t] int16, tensors of each buffer that an op reads
-    need: jax.Array  # [g, n] float32, byte units: outputs and workspace
-    hashes: jax.Array  # [n + 1, 2] uint32, of sets of one op
+    releases: jax.Array  # [g, n + 1, n] int16, see `rollout.releases`
+    reads: jax.Array  # [g, n + 1, t] int16, number of tensors of each buffer that an op reads
+    need: jax.Array  # [g, n] float32, byte units: an op's outputs and workspace
+    hashes: jax.Array  # [n + 1, 2] uint32, Zobrist hash of each op; 0 for no op
 
 
 class _States(NamedTuple):
-    """w states of each of g graphs; states with score -inf are unused."""
+    """The beam: w states of each of g graphs; states with score -inf are unused."""
 
-    waits: jax.Array  # [g, w, n] int16
+    waits: jax.Array  # [g, w, n] int16, see `rollout.waits`
     memory: Memory  # [g, w, ...]
-    score: jax.Array  # [g, w] float32
-    first: jax.Array  # [g, w] int32
-    last: jax.Array  # [g, w] int32
-    total: jax.Array  # [g, w] int32, sum of the indices of the set
-    squares: jax.Array  # [g, w] int32, sum of the squares, modulo 2^32
-    hash: jax.Array  # [g, w, 2] uint32
+    score: jax.Array  # [g, w] float32, log-probability of the order so far
+    first: jax.Array  # [g, w] int32, first op of the order
+    last: jax.Array  # [g, w] int32, last op so far
+    total: jax.Array  # [g, w] int32, sum of the indices of the ops that have run
+    squares: jax.Array  # [g, w] int32, sum of their squares, modulo 2^32
+    hash: jax.Array  # [g, w, 2] uint32, Zobrist hash of the ops that have run
 
 
 def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollout:
-    """The order of lowest peak in a beam with the probabilities of eq. 8.
+    """Finds each graph's order of lowest peak by beam search with the probabilities of eq. 8.
 
     Args:
       graph: a batch of graphs (leading axis g).
       priorities: `[g, n]` float32; values at padding are ignored.
-      width: w, states kept at each step. Static.
+      width: w, number of states kept at each step. Static.
 
     Returns:
       One order per graph: arrays of leading shape `[g]`.
@@ -65,7 +65,7 @@ def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollo
 
 
 def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout:
-    """As `beam`, with the log-probabilities of a policy that is called at every step, for w orders of each graph."""
+    """Does the same as `beam` with a policy that is called at every step, for w orders of each graph."""
     tables = _make_tables(graph)
     g, n = tables.need.shape
 
@@ -121,7 +121,7 @@ def _start(tables: _Tables, width: int) -> _States:
 
 
 def _collapse(tables: _Tables, states: _States, scores: jax.Array) -> jax.Array:
-    """The scores `[g, w, n]` of candidates, -inf for those with a better candidate of the same set."""
+    """Sets the scores `[g, w, n]` of candidates to -inf if a better candidate has the same set of ops."""
     g, w, n = scores.shape
     # for all pairs: the op only in the other state's set, and the op only in this one's
     more, more_squares = (x[:, None, :] - x[:, :, None] for x in (states.total, states.squares))
@@ -148,7 +148,7 @@ class _Candidates(NamedTuple):
 def _of_candidates(
     tables: _Tables, states: _States, scores: jax.Array, theirs: jax.Array, mine: jax.Array
 ) -> tuple[_Candidates, _Candidates]:
-    """For all pairs `[g, w, w]`: this state's candidate with op `theirs`, and the other state's with op `mine`."""
+    """Returns for pairs of states `[g, w, w]` the first one's candidate with op `theirs`, the second's with `mine`."""
     g, w, _ = scores.shape
     need = jnp.broadcast_to(tables.need[:, None], scores.shape) - _saved_bytes(tables, states)
     after = jnp.maximum(states.memory.peak[..., None], states.memory.live[..., None] + need)
@@ -158,8 +158,8 @@ def _of_candidates(
 
 
 def _saved_bytes(tables: _Tables, states: _States) -> jax.Array:
-    """Bytes that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units; a 0 `[1, 1, 1]`
-    without shares.
+    """Computes the memory that every op saves in each state by reusing buffers: `[g, w, n]` float32, byte units; a 0
+    `[1, 1, 1]` if the graph has no shares.
     """
     graph, buffers = tables.graph, tables.buffers
     if not graph.sizes.shares:
@@ -176,7 +176,7 @@ def _saved_bytes(tables: _Tables, states: _States) -> jax.Array:
 def _expand(
     tables: _Tables, states: _States, parent: jax.Array, op: jax.Array, score: jax.Array, step: jax.Array
 ) -> _States:
-    """The states that `op` reaches from `parent`, both `[g, w]`; op n leaves a state unchanged."""
+    """Runs `op` in the states `parent`, both `[g, w]`, and returns the new states; op n leaves a state unchanged."""
     of_graph = jnp.arange(len(parent), dtype=jnp.int32)[:, None]
     before: _States = jax.tree.map(lambda x: x[of_graph, parent], states)
     n = tables.need.shape[1]
@@ -196,7 +196,7 @@ def _expand(
 
 
 def _best(states: _States, parents: jax.Array, ops: jax.Array) -> Rollout:
-    """The order of lowest peak, ties to the more probable one, from `[n, g, w]` parents and ops."""
+    """Selects each graph's order of lowest peak, ties to the more probable one, from parents and ops `[n, g, w]`."""
     complete = states.score > -jnp.inf
     peak = jnp.where(complete, states.memory.peak, jnp.inf)
     lowest = peak.min(1, keepdims=True)

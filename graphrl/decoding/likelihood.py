@@ -1,4 +1,4 @@
-"""The probability of an order under eq. 8 (Topoformer), and its gradient.
+"""Computes the log-probability of an order under eq. 8 (Topoformer), and its gradient.
 
 log p(order) = sum over steps t of y[order[t]] - log Z_t, where Z_t adds exp(y) over the ops that are ready at t. Op j
 is ready from the step after its last predecessor's to its own: an interval. The gradient is d log p / d y_j = 1 - sum
@@ -33,7 +33,7 @@ class _Ready(NamedTuple):
 
 
 def log_prob(graph: PaddedGraph, priorities: jax.Array, order: jax.Array) -> jax.Array:
-    """The log-probability of complete orders: `[g, ...]` float32. Differentiable in the priorities, once.
+    """Computes the log-probability of complete orders: `[g, ...]` float32. Differentiable in the priorities, once.
 
     Priorities more than `RANGE` below their graph's highest are raised to that limit.
 
@@ -50,7 +50,7 @@ def log_prob(graph: PaddedGraph, priorities: jax.Array, order: jax.Array) -> jax
 
 
 def weights(graph: PaddedGraph, priorities: jax.Array) -> jax.Array:
-    """exp of the priorities, shifted to the middle of float32's range: `[g, n]` float32; 0 for padding."""
+    """Computes exp(priorities), shifted to the middle of float32's range: `[g, n]` float32; 0 for padding."""
     return jnp.where(_real(graph), jnp.exp(_clipped(graph, priorities)), 0)
 
 
@@ -59,8 +59,8 @@ def _real(graph: PaddedGraph) -> jax.Array:
 
 
 def _clipped(graph: PaddedGraph, priorities: jax.Array) -> jax.Array:
-    """Priorities shifted so that the graph's highest is `RANGE` / 2, and raised to at least -`RANGE` / 2: `[g, n]`; 0
-    for padding.
+    """Shifts priorities so that the graph's highest is `RANGE` / 2, and raises them to at least -`RANGE` / 2: `[g, n]`;
+    0 for padding.
     """
     real = _real(graph)
     highest = lax.stop_gradient(jnp.where(real, priorities, -jnp.inf).max(1, keepdims=True))
@@ -69,7 +69,7 @@ def _clipped(graph: PaddedGraph, priorities: jax.Array) -> jax.Array:
 
 
 def _ready(graph: PaddedGraph, order: jax.Array) -> _Ready:
-    """The intervals of orders `[n, g, s]`."""
+    """Computes the steps at which each op is ready, for orders `[n, g, s]`."""
     n, g, s = order.shape
     lane = jnp.arange(g * s, dtype=jnp.int32).reshape(1, g, s)
     step = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None, None], order.shape)
@@ -84,7 +84,7 @@ def _ready(graph: PaddedGraph, order: jax.Array) -> _Ready:
 
 @jax.custom_vjp
 def _log_prob(values: jax.Array, order: jax.Array, ready: _Ready) -> jax.Array:
-    """Log-probabilities `[g, s]` from values `[n, g, 1]` (of `_clipped`), orders `[n, g, s]` and intervals."""
+    """Computes log-probabilities `[g, s]` from values `[n, g, 1]` of `_clipped`, orders `[n, g, s]` and intervals."""
     return _forward(values, order, ready)[0]
 
 
@@ -115,7 +115,7 @@ _log_prob.defvjp(_forward, _backward)
 
 
 def _sums_at_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
-    """For every step, the sum of the amounts `[n, g, s]` of the ops that are ready: `[n, g, s]`."""
+    """Sums for every step the amounts `[n, g, s]` of the ops that are ready: `[n, g, s]`."""
     n, g, s = amount.shape
 
     def level(_: int, state: tuple[_Ready, jax.Array]) -> tuple[_Ready, jax.Array]:
@@ -135,7 +135,7 @@ def _sums_at_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
 
 
 def _sums_over_steps(amount: jax.Array, ready: _Ready) -> jax.Array:
-    """For every op, the sum of the amounts `[n, g, s]` of the steps at which it is ready: `[n, g, s]`."""
+    """Sums for every op the amounts `[n, g, s]` of the steps at which it is ready: `[n, g, s]`."""
     n, g, s = amount.shape
     size = _leaves(n)
     levels = [jnp.pad(amount, ((0, size - n), (0, 0), (0, 0)))]
@@ -158,14 +158,14 @@ def _leaves(steps: int) -> int:
 
 
 def _from_leaves(ready: _Ready) -> _Ready:
-    """Intervals as nodes of the lowest level."""
+    """Converts intervals of steps to intervals of tree nodes at the lowest level."""
     leaves = _leaves(ready.first.shape[0])
     return _Ready(ready.first + leaves, ready.end + leaves)
 
 
 def _nodes(ready: _Ready) -> tuple[tuple[jax.Array, jax.Array], _Ready]:
-    """The nodes of a level that belong to an interval although their parents do not, as flat indices (node 0 if there
-    is no such node), and the rest of the interval as nodes of the level above.
+    """Splits intervals of nodes of one tree level. Returns the nodes whose parents are not within the interval, as flat
+    indices (node 0 if there is no such node), and the rest of the interval as nodes of the level above.
     """
     first, end = ready
     _, g, s = first.shape

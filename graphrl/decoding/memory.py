@@ -1,8 +1,8 @@
-"""Exact peak memory on one device, op by op: the memory of an incomplete order so far.
+"""Exact memory of an incomplete order on one device, updated op by op: current and peak.
 
-The rules are those of `costs/exact/memory.py`. `GraphBuffers` has the values that are known before any op runs.
-Functions are for one graph and one state; callers use `jax.vmap`. A step processes all t tensors in a few vector
-operations.
+The rules are those of `costs/exact/memory.py`. A share is a tensor that is an alias of another or may reuse its buffer.
+`GraphBuffers` has the values that are known before any op runs. Functions are for one graph and one state; callers use
+`jax.vmap`. A step processes all t tensors in a few vector operations.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,10 @@ from graphrl.graphs.padding import PaddedGraph
 
 
 class GraphBuffers(NamedTuple):
-    """The buffers of a graph, each named by its first tensor; t tensors, s shares."""
+    """The buffers of a graph, each identified by the index of its first tensor; t tensors, s shares."""
 
     root: jax.Array  # [t] int32, the buffer of each tensor: its own, or the one that it is an alias of
-    pinned: jax.Array  # [t] bool, never freed
+    pinned: jax.Array  # [t] bool, True for buffers that are never freed
     source: jax.Array  # [s] int32, the buffer that a share may reuse; t - 1 for padding
     op: jax.Array  # [s] int32, the op that may reuse it; n without one, or if an earlier output of the op has it
 
@@ -26,14 +26,14 @@ class GraphBuffers(NamedTuple):
 class Memory(NamedTuple):
     """State of memory after some ops."""
 
-    left: jax.Array  # [t] int32, remaining uses of each buffer
+    left: jax.Array  # [t] int32, number of remaining uses of each buffer
     size: jax.Array  # [t] float32, byte units: current or future size of the buffer
-    live: jax.Array  # [] float32, byte units
-    peak: jax.Array  # [] float32, byte units
+    live: jax.Array  # [] float32, byte units: memory in use now
+    peak: jax.Array  # [] float32, byte units: largest memory in use so far
 
 
 def buffers(graph: PaddedGraph) -> GraphBuffers:
-    """The buffers of one graph."""
+    """Computes the buffers of one graph."""
     n, t, shares = graph.sizes.ops, graph.sizes.tensors, graph.sizes.shares
     own = jnp.arange(t, dtype=jnp.int32)
     pinned = graph.kept
@@ -56,7 +56,7 @@ def buffers(graph: PaddedGraph) -> GraphBuffers:
 
 
 def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
-    """State of memory before the first op."""
+    """Creates the state of memory before the first op."""
     t, n = graph.sizes.tensors, graph.sizes.ops
     read = jnp.concatenate([buffers.root, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     left = add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op < n).astype(jnp.int32))[:t]
@@ -65,15 +65,15 @@ def start(graph: PaddedGraph, buffers: GraphBuffers) -> Memory:
 
 
 def reads(graph: PaddedGraph, buffers: GraphBuffers, op: jax.Array) -> jax.Array:
-    """Number of tensors of each buffer that an op reads: `[t]` int32."""
+    """Counts the tensors of each buffer that an op reads: `[t]` int32."""
     t = graph.sizes.tensors
     read = jnp.concatenate([buffers.root, jnp.full(1, t, jnp.int32)])[graph.use_tensor]
     return add(jnp.zeros(t + 1, jnp.int32), read, (graph.use_op == op).astype(jnp.int32))[:t]
 
 
 def saved_bytes(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read: jax.Array) -> jax.Array:
-    """Bytes that each share saves its op now by reusing a buffer: `[s]` float32, byte units; -1 if reuse is not
-    allowed.
+    """Computes how much memory each share would save if its op ran now and reused the buffer: `[s]` float32, byte
+    units; -1 if reuse is not allowed.
 
     Args:
       graph: one graph.
@@ -87,7 +87,7 @@ def saved_bytes(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, read:
 
 
 def run(graph: PaddedGraph, buffers: GraphBuffers, memory: Memory, op: jax.Array, read: jax.Array) -> Memory:
-    """State of memory after a ready op has run.
+    """Runs a ready op, and returns the state of memory after it.
 
     Args:
       graph: one graph.

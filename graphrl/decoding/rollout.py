@@ -1,12 +1,12 @@
-"""Orders from a policy: from priorities (Topoformer, section 4.2) or from logits at every step (appendix B).
+"""Decodes a policy's outputs to orders: priorities (Topoformer, section 4.2) or logits at every step (appendix B).
 
-A `Rollout` is the result of every decoder: orders, their log-probabilities and their costs. All functions of `decoding`
-take a batch of graphs, and their results have the batch's leading axis g. In an order `[n]` the first `num_ops` places
-are ops and the rest n. Internally, lanes (samples of graphs) are the last axis, as everywhere in `costs`.
+A `Rollout` is the result of every decoder: orders, their log-probabilities and their peaks. All functions of `decoding`
+take a batch of graphs, and their results have the batch's leading axis g. In an order `[n]` the first `num_ops`
+elements are ops and the rest n. Internally, lanes (samples of graphs) are the last axis, as everywhere in `costs`.
 
 - `greedy` and `sample` take priorities: the next op is the most likely ready op, or is drawn in proportion to
   exp(priority) (eq. 8).
-- `rollout_with` calls a policy for logits at every step; `log_prob_with` gives the log-probability of complete orders.
+- `rollout_with` calls a policy for logits at every step; `log_prob_with` computes complete orders' log-probabilities.
 - `sampled_orders` is the loop of `sample`.
 
 The loop of `sampled_orders` is that of `costs/device/decode.py` for one device, with sums instead of maxima in its
@@ -45,20 +45,20 @@ from graphrl.random_bits import random_words, unit_interval
 
 
 class Rollout(NamedTuple):
-    """Orders of a batch of graphs."""
+    """Decoded orders of a batch of graphs."""
 
     order: jax.Array  # [g, ..., n] int32, ops; n after the last
-    log_prob: jax.Array  # [g, ...] float32
-    peak: jax.Array  # [g, ...] float32, byte units of the graph (`PaddedGraph.byte_unit`)
+    log_prob: jax.Array  # [g, ...] float32, log-probability under the policy
+    peak: jax.Array  # [g, ...] float32, peak memory in byte units of the graph (`PaddedGraph.byte_unit`)
 
 
 Form = Literal["auto", "queue", "dense"]
 
 
 def greedy(graph: PaddedGraph, priorities: jax.Array) -> Rollout:
-    """Always runs the ready op of highest priority, ties to the lower index.
+    """Decodes orders greedily: the next op is the ready op of highest priority, ties to the lower index.
 
-    It applies the decoder of `costs` to the ranks of the priorities, so that no bit of them is lost (up to 32,768 ops).
+    The decoder of `costs` gets the ranks of the priorities, so that no precision is lost (up to 32,768 ops).
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -84,7 +84,7 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
       graph: a batch of graphs (leading axis g).
       priorities: `[g, n]` float32; values at padding are ignored.
       keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the form.
-      samples: s, orders per graph. Static.
+      samples: s, number of orders per graph. Static.
       form: the decoder: "queue", a queue of sums (`sampled_orders`); "dense", all ops at every step (`rollout_with`);
         or "auto", the queue on CPUs and "dense" on other platforms, chosen when the program is lowered. Static.
 
@@ -108,7 +108,7 @@ def sample(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: 
 class Context(NamedTuple):
     """Inputs of a policy at each step, for s orders of each of g graphs."""
 
-    step: jax.Array  # [] int32, ops that have run
+    step: jax.Array  # [] int32, number of ops that have run
     first: jax.Array  # [g, s] int32, the first op; n before the first step
     last: jax.Array  # [g, s] int32, the last op; n before the first step
     ready: jax.Array  # [g, s, n] bool, the ops to choose from; all False after the last op
@@ -126,13 +126,13 @@ class _RolloutState(NamedTuple):
 
 
 def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = None, samples: int = 1) -> Rollout:
-    """Orders by a policy: the op of highest logit at each step or, with keys, a sample from their softmax.
+    """Decodes orders by calling a policy at each step: takes the op of highest logit or, with keys, samples an op.
 
     Args:
       graph: a batch of graphs (leading axis g).
       logits: the policy.
       keys: `[g]` typed keys: a graph's orders are a function of its own key. None decodes greedily, all s orders equal.
-      samples: s. Static.
+      samples: s, number of orders per graph. Static.
 
     Returns:
       Arrays of leading shape `[g, s]`.
@@ -149,7 +149,7 @@ def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = No
 
 
 def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array) -> jax.Array:
-    """The log-probability of complete orders `[g, s, n]` under a policy: `[g, s]` float32.
+    """Computes the log-probability of complete orders `[g, s, n]` under a policy: `[g, s]` float32.
 
     Differentiable in the values that `logits` depends on. The backward pass recomputes each step, so that the int16
     counters are the only `[n, g, s, n]` array in memory.
@@ -159,7 +159,7 @@ def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array) -> jax.A
 
 
 def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
-    """Peak memory of complete orders on one device: `[g, ...]` float32, byte units.
+    """Computes the peak memory of complete orders on one device: `[g, ...]` float32, byte units.
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -180,13 +180,13 @@ def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
 
 
 def on_one_device(graph: PaddedGraph, op_keys: jax.Array) -> Decisions:
-    """Decisions on one device from op keys `[n, g, p]` in [0, 1)."""
+    """Creates decisions for one device from op keys `[n, g, p]` in [0, 1): the ready op with the largest is next."""
     transfers = jnp.zeros((1, graph.sizes.tensors, *op_keys.shape[1:]), jnp.float32)
     return Decisions(jnp.zeros(op_keys.shape, jnp.int32), op_keys, transfers)
 
 
 def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities `[g, s]` and orders `[g, s, n]`."""
+    """Runs `choose` at every step; returns log-probabilities `[g, s]` and orders `[g, s, n]`."""
     matrix, at_first = releases(graph), waits(graph)
     g, n = at_first.shape
     no_op = jnp.full((g, samples), n, jnp.int32)
@@ -211,7 +211,7 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
 
 
 def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
-    """Log-probabilities `[..., n]` of the ready ops, -inf for others; gradients are finite even without ready ops."""
+    """Computes log-probabilities `[..., n]` of ready ops, -inf for others, with finite gradients even without any."""
     shifted = jnp.where(ready, logits, -jnp.inf)
     highest = lax.stop_gradient(jnp.where(ready.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0))
     weight = jnp.where(ready, jnp.exp(jnp.where(ready, logits - highest, 0)), 0).sum(-1, keepdims=True)
@@ -220,7 +220,7 @@ def masked_log_softmax(logits: jax.Array, ready: jax.Array) -> jax.Array:
 
 
 def releases(graph: PaddedGraph) -> jax.Array:
-    """Decrements of all ops' counters (`waits`) when an op runs, including its own: `[g, n + 1, n]` int16.
+    """Computes by how much each op, when it runs, decrements all ops' counters (`waits`): `[g, n + 1, n]` int16.
 
     The last row, for no op, is 0. A counter starts from the in-degree; an op is ready at 0, and has run below 0.
 
@@ -235,18 +235,18 @@ def releases(graph: PaddedGraph) -> jax.Array:
 
 
 def waits(graph: PaddedGraph) -> jax.Array:
-    """Number of inputs that every op waits for at the start: `[g, n]` int16; the int16 maximum for padding."""
+    """Returns the number of inputs for which each op waits at the start: `[g, n]` int16; the maximum for padding."""
     most = jnp.iinfo(jnp.int16).max
     return jnp.minimum(graph.indegree[:, : graph.sizes.ops], most).astype(jnp.int16)
 
 
-_TOPS = 32  # maximum number of sums on the highest level, unless blocks have 32 slots
+_TOPS = 32  # maximum number of sums at the highest level, unless blocks have 32 slots
 
 
 class _Tables(NamedTuple):
-    """Read-only arrays of the loop; L = g * s lanes."""
+    """Read-only arrays of the loop; L = g * s lanes. A row lists up to W = `ROW_WIDTH` ops that wait for an op."""
 
-    weight: jax.Array  # [slots * g] float32
+    weight: jax.Array  # [slots * g] float32, exp(priority) of each op
     start: jax.Array  # [g * (n + 1)] int32, an op's first row
     entries: jax.Array  # [g * (r + 1), W] int32, ops; n for padding
     last: jax.Array  # [g * (r + 1)] bool, True for the last row of an op
@@ -263,12 +263,12 @@ class _State(NamedTuple):
     op: jax.Array  # [L] int32, the op whose rows are being processed
     row: jax.Array  # [L] int32, the last processed row of the graph
     last: jax.Array  # [L] bool, True if it was the op's last row
-    done: jax.Array  # [L] int32, ops that have run
+    done: jax.Array  # [L] int32, number of ops that have run
     order: jax.Array  # [(n + 1) * L] int32
 
 
 def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
-    """Orders sampled by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as for `sample`."""
+    """Samples orders by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as for `sample`."""
     weight, block = weights(graph, priorities), _block_width(graph.sizes.ops)
     seeds = jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys)
 
@@ -294,7 +294,7 @@ def _looped_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samp
 
 
 def _block_width(ops: int) -> int:
-    """Number of slots per sum, and of sums per higher sum."""
+    """Chooses the number of slots per block sum, and of block sums per top sum."""
     width = 4
     while width < 32 and width**2 * _TOPS < ops + 1:
         width *= 2
@@ -377,8 +377,8 @@ def _step(index: jax.Array, state: _State, tables: _Tables, n: int, samples: int
 
 
 class _Path(NamedTuple):
-    """Path from the highest level to the slot of the op whose rows are processed: a drawn op, or that of the last
-    step.
+    """Path from the highest sums down to the slot of the op whose rows are processed: a newly drawn op, or the last
+    step's.
     """
 
     total: jax.Array  # [L] float32, weight of all ready ops
@@ -417,7 +417,7 @@ def _walk_down(state: _State, uniform: jax.Array, block: int) -> _Path:
 
 
 def _total(sums: jax.Array) -> jax.Array:
-    """The sum `[L]` over the first axis, from the first to the last as `_pick` adds."""
+    """Sums over the first axis, `[k, L]` to `[L]`, in the same order as `_pick`, so that both round equally."""
     total = sums[0]
     for i in range(1, sums.shape[0]):
         total = total + sums[i]
@@ -425,7 +425,7 @@ def _total(sums: jax.Array) -> jax.Array:
 
 
 def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first index at which the cumulative sum of `[k, L]` numbers exceeds the target.
+    """Finds the first index at which the cumulative sum of numbers `[k, L]` exceeds the target `[L]`.
 
     Returns:
       The index `[L]` int32, never that of a 0 unless all are 0; and the target minus the sum of the numbers before it,
@@ -444,7 +444,7 @@ def _pick(sums: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _without_gaps(events: jax.Array, n: int) -> jax.Array:
-    """The ops of events `[c, g, 1]` in their order, without gaps: `[g, n]` int32, n after the last."""
+    """Lists the ops among the events `[c, g, 1]`, in their order and without gaps: `[g, n]` int32, n after the last."""
     node = events[..., 0]
     g = node.shape[1]
     place = jnp.cumsum((node < n).astype(jnp.int32), axis=0) - 1

@@ -53,7 +53,7 @@ class TimeStep(Generic[Observation]):
 
     @property
     def discount(self) -> jax.Array:
-        """0 if the episode terminated, else 1, also if it was truncated: `[]` float32."""
+        """Factor of the next state's value: 0 if the episode terminated, else 1, even if truncated: `[]` float32."""
         return 1 - self.terminated.astype(jnp.float32)
 
 
@@ -71,7 +71,7 @@ class Environment(Protocol[State, Observation, Instance]):
     def step(
         self, key: jax.Array, state: State, action: jax.Array, params: Instance
     ) -> tuple[State, TimeStep[Observation]]:
-        """One step of an episode.
+        """Runs one step of an episode.
 
         Args:
           key: `[]` typed key.
@@ -81,10 +81,10 @@ class Environment(Protocol[State, Observation, Instance]):
         """
 
     def observation_spec(self, params: Instance) -> Any:
-        """The observation's structure with a `specs.ArraySpec` for each array; depends on shapes only."""
+        """Returns the observation's structure with a `specs.ArraySpec` for each array; depends on shapes only."""
 
     def action_spec(self, params: Instance) -> Any:
-        """The action's structure with a `specs.ArraySpec` for each array; depends on shapes only."""
+        """Returns the action's structure with a `specs.ArraySpec` for each array; depends on shapes only."""
 
 
 FINAL = "final_observation"
@@ -92,7 +92,7 @@ FINAL = "final_observation"
 
 @dataclasses.dataclass(frozen=True)
 class AutoReset(Generic[State, Observation, Instance]):
-    """Resets an environment within the `step` that ends an episode.
+    """Wraps an environment so that the `step` that ends an episode also resets it.
 
     The step then returns the state and the observation of the next episode's reset; reward, flags and info are those of
     the last step of the old episode. `info["final_observation"]` is the observation before any reset, also within an

@@ -23,7 +23,7 @@ from graphrl.graphs.features import LAYER_FEATURES, layer_features
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MapParams:
-    """One problem of N steps and M memories with features for the network; a batch has a leading axis g."""
+    """One problem of N steps (ops in running order) and M memories, with features; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
     nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (`layer_features`); 0 for padding
@@ -32,10 +32,10 @@ class MapParams:
 
 
 def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
-    """Converts a map problem to an instance, padded to `to` (by default its bucket).
+    """Converts a map problem to an instance, padded to `to` (by default its size bucket).
 
     Raises:
-      ProblemError: `to` is too small for it.
+      ProblemError: `to` is too small for the problem.
     """
     to, n = common_sizes([problem]) if to is None else to, problem.steps
     nodes = np.zeros((to.steps, len(LAYER_FEATURES)), np.float32)
@@ -49,30 +49,30 @@ def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
 
 
 def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MapParams:
-    """A batch of instances (leading axis g) with the same number of memories, padded to common sizes.
+    """Converts map problems with the same number of memories to a batch (leading axis g), padded to common sizes.
 
     Raises:
-      ProblemError: `to` is too small for an instance.
+      ProblemError: `to` is too small for a problem.
     """
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(problem, to) for problem in problems))
 
 
 class Observation(NamedTuple):
-    """Observation of N steps, F features and M memories."""
+    """Observation of a problem with N steps (ops in the order in which they run), F features and M memories."""
 
     nodes: jax.Array  # [N, F] float32, features of steps (`layer_features`); 0 for padding
     reads: jax.Array  # [N, N] bool, True if step i reads an output of step j
     mask: jax.Array  # [N] bool, True for real steps
-    action_mask: jax.Array  # [N, 2, M] bool: all memories, or only memory 0 without a tensor to place
+    action_mask: jax.Array  # [N, 2, M] bool: True for all memories, or only for memory 0 without a tensor to place
     previous: jax.Array  # [N, 2] int32, the last requested map; memory 0 before the first
 
 
 class State(NamedTuple):
     """State of one episode."""
 
-    previous: jax.Array  # [N, 2] int32
-    step: jax.Array  # [] int32
+    previous: jax.Array  # [N, 2] int32, the last requested map
+    step: jax.Array  # [] int32, number of environment steps so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MemoryMapEnv:
       own map, 0 for an invalid map (as in the paper's figures). After `reset`, these are for everything in memory 0.
 
     Attributes:
-      episode_steps: steps per episode; 1, 5 or 10 in the paper.
+      episode_steps: number of steps per episode; 1, 5 or 10 in the paper.
       squared: True rewards valid maps with the square of the speed-up.
 
     Version history: v0, the first.
@@ -118,7 +118,7 @@ class MemoryMapEnv:
     def step(
         self, key: jax.Array, state: State, action: jax.Array, params: MapParams
     ) -> tuple[State, TimeStep[Observation]]:
-        """Requests a map. See `Environment`; `key` is not used."""
+        """Requests a map, which the compiler makes valid and costs. See `Environment`; `key` is not used."""
         del key
         params = jax.tree.map(jnp.asarray, params)
         state = State(jnp.where(params.placed, action, 0), state.step + jnp.int32(1))
@@ -157,7 +157,7 @@ def _observe(state: State, params: MapParams) -> Observation:
 
 
 def _costs(params: MapParams, requested: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The reward of a map `[N, 2]`, and the info of `MemoryMapEnv`."""
+    """Computes the reward of a map `[N, 2]`, and the info of `MemoryMapEnv`."""
     costs = device.evaluate(params.problem, requested[:, :1], requested[:, 1:])
     reward = device.reward(params.problem, costs, squared=squared)[0]
     speedup = device.reward(params.problem, costs, squared=False)[0]

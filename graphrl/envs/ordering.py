@@ -32,7 +32,7 @@ class OrderingParams:
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
-    """Converts a graph to an instance, padded to `to` (by default its bucket).
+    """Converts a graph to an instance, padded to `to` (by default its size bucket).
 
     Raises:
       GraphError: `to` is too small for the graph.
@@ -42,7 +42,7 @@ def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams
 
 
 def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
+    """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
@@ -52,7 +52,7 @@ def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> Or
 
 
 class Observation(NamedTuple):
-    """Observation of n ops and F features."""
+    """Observation of a graph with n ops (including padding) and F features per op."""
 
     nodes: jax.Array  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
     relation: jax.Array  # [n, n] uint8, relation of op j to op i (graphs/features.py)
@@ -70,9 +70,9 @@ class State(NamedTuple):
     waits: jax.Array  # [n] int32, number of inputs and predecessors that each op waits for; -1 once it has run
     buffers: GraphBuffers  # buffers of the graph: constant
     memory: Memory
-    step: jax.Array  # [] int32, ops that have run
-    last: jax.Array  # [] int32
-    unit: jax.Array  # [] float32, byte units: the normaliser
+    step: jax.Array  # [] int32, number of ops that have run
+    last: jax.Array  # [] int32, the op that ran last; n before the first
+    unit: jax.Array  # [] float32, byte units: the normaliser of the reward, M
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +88,10 @@ class OrderingEnv:
       twice in M). If no op needs memory, M is 1 byte unit. An illegal action earns -(all bytes of the graph) / M, and
       no order earns less.
     - Peak: exact for whole bytes below 2^24 units (`graphs/padding.py`), with kept tensors, aliases, reuses and
-      workspace, but without weights. The time of a step is linear in the edges.
+      workspace, but without weights. A step takes time linear in the number of edges.
     - End: terminated after the last op, and by an illegal action, which has no other effect. Legal episodes have one
       step per op.
-    - State: numbers of inputs that ops wait for, and memory. No random numbers are drawn.
+    - State: the number of inputs that each op waits for, and memory. No random numbers are drawn.
     - Info: "live" and "peak", current and peak bytes so far, for custom rewards.
 
     `rollout.py` and `beam.py` of `graphrl/decoding` decode whole orders in one call.
@@ -175,7 +175,7 @@ def _info(state: State, graph: PaddedGraph) -> dict[str, jax.Array]:
 
 
 def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
-    """Decrement of `waits` when an op runs, including its own: `[n]` int32."""
+    """Computes by how much an op, when it runs, decrements each element of `waits`, including its own: `[n]` int32."""
     n = graph.sizes.ops
     rows = (graph.row_owner == op)[:, None] & (graph.row_entry < n)
     released = add(jnp.zeros(n + 1, jnp.int32), jnp.minimum(graph.row_entry, n), rows.astype(jnp.int32))
@@ -183,7 +183,7 @@ def _released(graph: PaddedGraph, op: jax.Array) -> jax.Array:
 
 
 def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
-    """Largest sum of an op's reads, writes and workspace: `[]` float32, byte units. Each tensor of a buffer counts."""
+    """Computes M of `OrderingEnv`'s reward, the largest memory of a single op: `[]` float32, byte units."""
     t = graph.sizes.tensors
     tensor = jnp.minimum(graph.use_tensor, t - 1)
     op_bytes = graph.workspace.at[graph.producer].add(graph.owned_bytes)
@@ -191,5 +191,5 @@ def _largest_op(graph: PaddedGraph, buffers: GraphBuffers) -> jax.Array:
 
 
 def _all_bytes(graph: PaddedGraph) -> jax.Array:
-    """All tensors and the largest workspace, an upper bound of the peak: `[]` float32, byte units."""
+    """Sums all tensors and the largest workspace, an upper bound of the peak: `[]` float32, byte units."""
     return graph.owned_bytes.sum() + graph.workspace.max()

@@ -3,14 +3,14 @@
 - `ProposalEnv`: the environment. `instance` creates its problem instances on the host, in NumPy: padded graphs with
   their features.
 - `reward`, `objective`: computed from the best fitness of a search (`fitness` in costs/device/evaluate.py).
-- `search`: BRKGA for many environments in parallel. BRKGA takes a batch of graphs, and the `jax.vmap` of `search` folds
+- `search`: runs BRKGA for many environments in parallel. It takes a batch of graphs, and `jax.vmap` of `search` folds
   a mapped axis into that batch: plain `jax.vmap` would add an axis to each of the decoder's gathers and loops. On a
   CPU, the batch then runs a few graphs at a time (solvers/chromosomes/brkga.py).
 - `Coding`: the Beta distributions that an action can choose for a gene.
 
-The two papers encode actions differently. The ICLR paper quantises mean and variance (a gene has one index; its best
-agent has "a choice of 16 different node placement actions"); the workshop paper samples alpha and beta from a softmax
-each (a gene has two indices, eq. 1). Neither prints its values. Ours:
+The two papers of REGAL encode actions differently. The ICLR paper quantises mean and variance (a gene has one index;
+its best agent has "a choice of 16 different node placement actions"); the workshop paper samples alpha and beta from a
+softmax each (a gene has two indices, eq. 1). Neither prints its values. Ours:
 
 - "moments": the uniform distribution, and fifteen means with one small spread, alpha + beta = 128. The variance of a
   Beta distribution is mean (1 - mean) / (alpha + beta + 1), which is always below mean (1 - mean). Many means with a
@@ -54,10 +54,10 @@ SHAPES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 @dataclasses.dataclass(frozen=True)
 class Coding:
-    """The distributions that an action chooses from. Static and hashable.
+    """The Beta distributions that an action chooses from by one or two indices per gene. Static and hashable.
 
     Attributes:
-      heads: number of values of each index of a gene.
+      heads: number of values of each of a gene's indices.
       alpha, beta: parameters of the distributions, last index fastest. (1, 1) is the uniform distribution.
     """
 
@@ -77,8 +77,8 @@ class Coding:
         return tuple(int(index) for index in np.unravel_index(place, self.heads))
 
     def nearest(self, mean: jax.Array) -> jax.Array:
-        """Indices of the distribution with the nearest mean, and of those the smallest variance: `[...]` float32
-        between 0 and 1 to `[...]` int32 for genes with one index, `[..., 2]` for genes with two.
+        """Finds the distribution with the nearest mean, and of those the smallest variance: maps `[...]` float32 from 0
+        to 1 to indices, `[...]` int32 for genes with one index, `[..., 2]` for genes with two.
         """
         alpha, beta = np.array(self.alpha), np.array(self.beta)
         surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # by mean, then by variance
@@ -88,13 +88,13 @@ class Coding:
         return row if len(self.heads) == 1 else jnp.stack(jnp.unravel_index(row, self.heads), -1)
 
     def action_spec(self, ops: int, devices: int) -> ArraySpec:
-        """`[n, d + 1]` int32 for genes with one index, `[n, d + 1, 2]` for genes with two: see `gene_choices`."""
+        """Specifies actions: `[n, d + 1]` int32 for genes with one index, `[n, d + 1, 2]` for two (`gene_choices`)."""
         extra = self.heads[1:] and (len(self.heads),)
         return choices((ops, devices + 1, *extra), self.values)
 
 
 def coding(name: CodingName) -> Coding:
-    """The coding of that name.
+    """Returns the coding with that name.
 
     Raises:
       ProblemError: the name is unknown.
@@ -105,15 +105,15 @@ def coding(name: CodingName) -> Coding:
 
 
 def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> jax.Array:
-    """The distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys and for the uniform
-    distribution.
+    """Converts an action to the distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys
+    and for the uniform distribution.
 
     Args:
       action: an action of `Coding.action_spec`: for each op, the choice of its affinity to each device and of its
         priority.
       coding: the coding of the action.
       sizes: sizes of the padded graph.
-      devices: d.
+      devices: number of devices, d.
     """
     row = action if len(coding.heads) == 1 else action[..., 0] * coding.heads[1] + action[..., 1]
     row = jnp.where(row == np.ravel_multi_index(coding.uniform, coding.heads).astype(np.int32), UNIFORM, row)
@@ -122,7 +122,7 @@ def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) 
 
 
 def to_beta_table(choice: jax.Array, coding: Coding) -> BetaTable:
-    """The distributions of a coding, and the choice of each gene among them: `[k, g]` int32."""
+    """Creates BRKGA's table of a coding's distributions, with the choice of each gene among them: `[k, g]` int32."""
     logit, lower, upper = map(jnp.asarray, _quantile_tables(coding))
     return BetaTable(logit, lower, upper, choice)
 
@@ -138,8 +138,8 @@ class ProposalParams:
 
 
 def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
-    """Converts a graph to an instance, padded to `to` (by default its bucket); with a problem, the ops' features end
-    with the plan of list scheduling (`hint`).
+    """Converts a graph to an instance, padded to `to` (by default its size bucket). If `hint_for` is given, the ops'
+    features end with a list-scheduling plan for that problem (`hint`).
 
     Raises:
       GraphError: `to` is too small for the graph.
@@ -155,7 +155,7 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem
 def instances(
     graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
 ) -> ProposalParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
+    """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
@@ -172,7 +172,7 @@ class State(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Observation of n ops, e uses, f control edges, F and H features, all padded."""
+    """Observation of a graph with n ops, e uses of tensors and f control edges, all padded."""
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, H]: see `to_graphs_tuple`
     mask: jax.Array  # [n] bool, True for real ops
@@ -200,7 +200,7 @@ class ProposalEnv:
 
     Attributes:
       problem: objective, devices, transfer model, memory limit.
-      evaluations: evaluations of each run of BRKGA, in whole generations.
+      evaluations: number of evaluations per BRKGA run, in whole generations.
       parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
 
@@ -228,7 +228,7 @@ class ProposalEnv:
         return coding(self.coding)
 
     def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
-        """Runs standard BRKGA. See `Environment`."""
+        """Runs standard BRKGA, the reference of the reward. See `Environment`."""
         standard = self._search(key, params.graph, None)
         no = jnp.asarray(False)
         return State(key, standard), TimeStep(
@@ -267,7 +267,7 @@ class ProposalEnv:
         return self.distributions.action_spec(params.graph.sizes.ops, self.problem.devices)
 
     def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
-        """The best fitness of BRKGA with a choice `[k]` for each gene, or with uniform distributions: `[]` float32."""
+        """Runs BRKGA with a choice `[k]` for each gene, or with uniform distributions: best fitness, `[]` float32."""
         generations = self.parameters.generations(self.evaluations)
         run = search(self.parameters, generations, self.distributions)
         batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
@@ -279,7 +279,7 @@ class ProposalEnv:
 
 
 def observe(params: ProposalParams) -> Observation:
-    """Observation of an instance; apply `jax.vmap` for batches."""
+    """Returns the observation of an instance; apply `jax.vmap` for batches."""
     graph = params.graph
     view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
     return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
@@ -301,7 +301,7 @@ _CODINGS: dict[str, Coding] = {"moments": _moments(), "shapes": _shapes()}
 
 @functools.cache
 def _quantile_tables(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The quantile functions of all distributions of a coding, computed once per process."""
+    """Computes the quantile functions of all distributions of a coding, once per process."""
     with jax.ensure_compile_time_eval():  # also works if first called inside a jitted function
         shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
         table = jax.jit(beta_table)(*shapes)
@@ -309,7 +309,7 @@ def _quantile_tables(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """The genes of `quick_schedule`'s plan, `[n, d + 1]` float32 between 0 and 1.
+    """Encodes `quick_schedule`'s plan as genes, `[n, d + 1]` float32 between 0 and 1, as input for a policy.
 
     REGAL has no such input: its network sees sizes, times and edges, which do not depend on devices. It therefore
     cannot distinguish the parts of a graph that a plan puts on different devices.
@@ -328,7 +328,7 @@ def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
 
 
 def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """-o_a / o_s: `[]` float32, from the fitness `[]` with and without proposals.
+    """Computes the reward -o_a / o_s, `[]` float32, from the fitness `[]` with and without proposals.
 
     If o_s is 0 (no op takes time), the reward is -1 for o_a = 0 and else -2.
     """
@@ -341,8 +341,8 @@ def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem:
 def search(
     parameters: brkga.Parameters, generations: int, coding: Coding
 ) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
-    """A jitted function from a problem, keys `[g]`, graphs (leading axis g) and choices `[g, k]` int32 to the best
-    fitness `[g]` float32.
+    """Returns a jitted function that runs BRKGA: it maps a problem, keys `[g]`, graphs (leading axis g) and choices
+    `[g, k]` int32 to the best fitness `[g]` float32.
 
     The choices are those of `gene_choices`, or None for uniform distributions. The function supports nested `jax.vmap`
     over all arguments except the problem; arguments that are not mapped are repeated.
@@ -366,7 +366,7 @@ def search(
 
 
 def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Bytes or seconds of a fitness: `[]` float32; inf if it exceeds the memory limit."""
+    """Converts a fitness to bytes or seconds: `[]` float32; inf if the memory limit is exceeded."""
     if problem.objective == "peak_memory":
         return fitness * graph.byte_unit
     if problem.memory_limit is None:
@@ -375,8 +375,8 @@ def objective(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) ->
 
 
 def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """The cost in the reward, `[]` float32 in the graph's units: the objective, or its substitute for infeasible
-    schedules.
+    """Computes the cost in the reward, `[]` float32 in the graph's units: the objective, or its substitute for
+    infeasible schedules.
     """
     if problem.memory_limit is None:
         return fitness
@@ -385,12 +385,12 @@ def _cost(fitness: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax
 
 
 def _makespan(fitness: jax.Array) -> jax.Array:
-    """Makespan of a fitness under a memory limit if it fits; 1 if it does not."""
+    """Converts the fitness of a schedule within the memory limit to its makespan; returns 1 for other schedules."""
     return -1 / jnp.where(fitness < 0, fitness, -1)
 
 
 def _serial(graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:
-    """Serial time of all ops and all possible transfers, second units: `[]` float32."""
+    """Sums the times of all ops and all possible transfers, second units: `[]` float32."""
     batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
     n, foreign = graph.sizes.ops, problem.devices - 1
     node = jnp.arange(n + foreign * graph.sizes.tensors, dtype=jnp.int32)

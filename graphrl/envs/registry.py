@@ -1,4 +1,4 @@
-"""Environments by id: `graphrl.make("Proposal-v0", ...)`. Versions increase when learning results can change."""
+"""Registry of environments: `graphrl.make("Proposal-v0", ...)`. Versions increase when learning results can change."""
 
 import importlib
 import inspect
@@ -18,7 +18,7 @@ def register(id: str, entry_point: str) -> None:
     """Registers an environment.
 
     Args:
-      id: its name and version, "Name-v0".
+      id: name and version of the environment, as in "Name-v0".
       entry_point: "module:Class"; the class is called with the options of `make`.
 
     Raises:
@@ -33,16 +33,16 @@ def register(id: str, entry_point: str) -> None:
 
 
 def registered() -> tuple[str, ...]:
-    """All registered ids, sorted."""
+    """Returns all registered ids, sorted."""
     return tuple(sorted(_ENTRY_POINTS))
 
 
 def make(id: str, **options: Any) -> Any:
-    """Creates the environment of that id.
+    """Creates the environment with that id.
 
     Args:
       id: one of `registered()`.
-      options: options of its class.
+      options: arguments of the environment's class.
 
     Raises:
       GraphrlError: the id is not known, or the environment has no such option.

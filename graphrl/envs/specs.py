@@ -1,4 +1,4 @@
-"""Specifications of observations and actions: the structure of the value, with an `ArraySpec` for each array.
+"""Specifications of observations and actions: pytrees with an `ArraySpec` for each array of the value.
 
 An `ArraySpec` is a leaf of `jax.tree`, so that a specification has the tree structure of its values.
 """
@@ -44,7 +44,7 @@ class ArraySpec:
         return int(self.maximum - self.minimum) + 1
 
     def fault(self, value: Any) -> str:
-        """The mismatch of `value` as text, or "". For a tracer only shape and dtype are checked."""
+        """Describes how `value` violates the specification; "" if it fits. For a tracer only shape and dtype count."""
         shape, dtype = jnp.shape(value), jnp.result_type(value)
         if shape != self.shape or dtype != self.dtype:
             return f"has shape {shape} and dtype {dtype}: must be {self.shape} and {self.dtype}"
@@ -60,22 +60,22 @@ class ArraySpec:
 
 
 def floats(shape: tuple[int, ...], minimum: float | None = None, maximum: float | None = None) -> ArraySpec:
-    """Specification of a float32 array."""
+    """Creates the specification of a float32 array."""
     return ArraySpec(shape, np.dtype(np.float32), minimum, maximum)
 
 
 def integers(shape: tuple[int, ...], minimum: int, maximum: int) -> ArraySpec:
-    """Specification of an int32 array of values from `minimum` to `maximum`."""
+    """Creates the specification of an int32 array of values from `minimum` to `maximum`, both inclusive."""
     return ArraySpec(shape, np.dtype(np.int32), minimum, maximum)
 
 
 def booleans(shape: tuple[int, ...]) -> ArraySpec:
-    """Specification of a bool array."""
+    """Creates the specification of a bool array."""
     return ArraySpec(shape, np.dtype(np.bool_))
 
 
 def choices(shape: tuple[int, ...], num_values: int) -> ArraySpec:
-    """Specification of an int32 array of indices below `num_values`."""
+    """Creates the specification of an int32 array of indices from 0 to `num_values` - 1."""
     return integers(shape, 0, num_values - 1)
 
 
@@ -95,7 +95,7 @@ def validate(spec: Any, value: Any, what: str = "value") -> None:
 
 
 def sample(spec: Any, key: jax.Array) -> Any:
-    """A random value of the specification: uniform in its range, standard normal if that is unbounded."""
+    """Draws a random value that fits: uniform in the specified range, standard normal if that is unbounded."""
     leaves, structure = jax.tree.flatten(spec)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [_sample(one, k) for one, k in zip(leaves, keys, strict=True)])

@@ -1,4 +1,4 @@
-"""Conformance check of environments: `check_env`. Needs chex (`pip install graphrl[test]`)."""
+"""Checks that environments conform to their interface: `check_env`. Needs chex (`pip install graphrl[test]`)."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ def check_env(
     Args:
       env: the environment.
       params: an instance.
-      wider: the same instance, padded to larger sizes; None skips that check.
+      wider: the same instance, padded to larger sizes; None skips the check of padding.
       steps: maximum number of steps of an episode.
       copies: number of environments in the `jax.vmap`.
       seed: seed of all keys.
@@ -47,7 +47,7 @@ def check_env(
         1.
 
     Raises:
-      EnvError: the first violation.
+      EnvError: the environment violates the interface; the message describes the first violation.
       SpecError: a value does not fit its specification.
     """
     chex.clear_trace_counter()
@@ -73,7 +73,7 @@ class _Checker:
     tolerance: float
 
     def specifications(self) -> None:
-        """Specifications depend on shapes only: they are the same under a trace."""
+        """Checks that specifications depend on shapes only: they are the same under a trace."""
         outside = self.env.observation_spec(self.params), self.env.action_spec(self.params)
 
         def specified(params: Any) -> jax.Array:
@@ -87,7 +87,7 @@ class _Checker:
         specs.validate(outside[1], specs.sample(outside[1], self.key), "a sampled action")
 
     def episode(self) -> None:
-        """One episode, twice: as specified, finite, reproducible, and compiled once."""
+        """Runs an episode twice, and checks that it is as specified, finite, reproducible, and compiled once."""
         first, repeated = self._run(), self._run()
         _require(_close(first, repeated, 0), "the same key gives two different episodes")
         structures = {str(jax.tree.map(lambda x: (x.shape, x.dtype), one)) for one in first}
@@ -96,7 +96,7 @@ class _Checker:
             self._check(timestep)
 
     def vmap_equals_loop(self) -> None:
-        """`jax.vmap` of reset and step gives the same results as a loop."""
+        """Checks that `jax.vmap` of reset and step gives the same results as a loop."""
         keys = jax.random.split(self.key, self.copies)
         spec = self.env.action_spec(self.params)
         actions = jax.vmap(lambda key: specs.sample(spec, key))(keys)
@@ -113,7 +113,7 @@ class _Checker:
         _require(_close(mapped, stacked, self.tolerance), "jax.vmap of it is not a loop over it")
 
     def final_observation(self) -> None:
-        """`AutoReset` around the environment keeps the last observation of an episode."""
+        """Checks that `AutoReset` around the environment keeps the last observation of an episode."""
         wrapped: AutoReset[Any, Any, Any] = AutoReset(_Compiled(self.env, self.reset, self.step))
         state, _ = wrapped.reset(self.key, self.params)
         for number in range(self.steps):
@@ -125,7 +125,7 @@ class _Checker:
             _require(_close(timestep.reward, expected.reward, 0), "AutoReset changes its rewards")
 
     def padding(self, wider: Any) -> None:
-        """With more padding, the same actions, and any actions for the padding, earn the same rewards."""
+        """Checks that equal actions earn equal rewards with more padding, whatever the actions for the padding."""
         small, large = self.env.action_spec(self.params), self.env.action_spec(wider)
         _require(small != large, "the wider instance has no wider actions")
         state, _ = self.reset(self.key, self.params)
@@ -143,7 +143,7 @@ class _Checker:
                 break
 
     def _run(self) -> list[TimeStep[Any]]:
-        """The timesteps of an episode of random actions."""
+        """Runs an episode with random actions, and returns its timesteps."""
         state, timestep = self.reset(self.key, self.params)
         timesteps = [timestep]
         for number in range(self.steps):
@@ -166,7 +166,7 @@ class _Checker:
 
 
 class _Compiled:
-    """An environment with compiled functions."""
+    """An environment whose `reset` and `step` are compiled already."""
 
     def __init__(self, env: Environment[Any, Any, Any], reset: Any, step: Any) -> None:
         self.reset, self.step = reset, step
@@ -174,7 +174,7 @@ class _Compiled:
 
 
 def _embed(small: jax.Array, large: jax.Array) -> jax.Array:
-    """`large` with its leading part replaced by `small`."""
+    """Replaces the leading part of `large` by `small`."""
     return large.at[tuple(slice(0, size) for size in small.shape)].set(small)
 
 

@@ -22,11 +22,11 @@ _MAX_SUMS = 100_000  # limit on the distinct sums of bytes that are tried for on
 
 
 def coarsened(graph: ComputationGraph) -> ComputationGraph:
-    """The graph of a model's layers.
+    """Merges the ops of a model graph into layers; returns the graph of the layers.
 
-    A layer is named after its op of most FLOPs, which also gives type and shapes. Weights are not inputs any more:
-    their bytes are the layers' `weight_bytes`. Layers are listed in a topological order. `reuses` is dropped, and an
-    alias of a tensor that its own layer writes gets its own bytes.
+    A layer gets its name, type and shapes from its op with the most FLOPs (a convolution or product, if it has one).
+    Weights are no longer inputs; their bytes are in the layers' `weight_bytes`. Layers are listed in a topological
+    order. `reuses` is dropped, and an alias of a tensor that its own layer writes gets its own bytes.
     """
     layer_of = _layers(graph)
     members: dict[int, list[int]] = {}
@@ -47,7 +47,7 @@ def coarsened(graph: ComputationGraph) -> ComputationGraph:
 
 
 def own_weights(graph: ComputationGraph) -> list[set[str]]:
-    """The external inputs of each op whose bytes are in its `weight_bytes`: `[n]` sets of names."""
+    """Finds the external inputs whose bytes each op counts in its `weight_bytes`: `[n]` sets of input names."""
     size = {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
     counted: set[str] = set()
     weights: list[set[str]] = [set() for _ in graph.ops]
@@ -61,7 +61,7 @@ def own_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def listed_weights(graph: ComputationGraph) -> list[set[str]]:
-    """`own_weights` if they account for all weight bytes (graphs from readers), else empty (layers): `[n]` sets."""
+    """Returns `own_weights` if these are all weight bytes (graphs from readers), else `[n]` empty sets (layers)."""
     weights, size = own_weights(graph), {tensor.name: int(tensor.bytes) for tensor in graph.inputs}
     sums = (sum(size[name] for name in names) for names in weights)
     if all(total == op.weight_bytes for total, op in zip(sums, graph.ops, strict=True)):
@@ -70,9 +70,9 @@ def listed_weights(graph: ComputationGraph) -> list[set[str]]:
 
 
 def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
-    """A subset of the names whose sizes sum to the op's weight bytes, later names first.
+    """Chooses the inputs whose sizes sum to the op's weight bytes, preferring later names.
 
-    If no subset is found, the names that fit, largest first.
+    If no such subset is found, the names that fit are taken, largest first.
     """
     if op.weight_bytes == 0:
         return set()
@@ -94,16 +94,16 @@ def _summing(names: list[str], size: dict[str, int], op: Op) -> set[str]:
 
 
 def _layers(graph: ComputationGraph) -> list[int]:
-    """The layer of each op `[n]`.
+    """Assigns every op to a layer: `[n]` layer numbers that never decrease along an edge.
 
-    Edges between two layers lead to the layer of the higher number, so the layers have no cycle: an op joins the last
-    layer that it depends on, or a later one, or starts a new one.
+    Edges between layers always lead to a higher number, so the layers have no cycle: an op joins the last layer that it
+    depends on, or a later one, or starts a new one.
     """
     a = graph.arrays
     order = a.topological.tolist()
     is_light_input, reads = _feeds_only_light(graph, order), _reads(graph)
     layer_of, heavy = [0] * a.num_ops, list[bool]()
-    light_layer: dict[int, int] = {}  # by tensor, the last layer without a heavy op that reads it
+    light_layer: dict[int, int] = {}  # tensor -> the last layer that reads it and has no heavy op
     for index in order:
         if is_light_input[index]:
             continue
@@ -129,7 +129,7 @@ def _layers(graph: ComputationGraph) -> list[int]:
 
 
 def _feeds_only_light(graph: ComputationGraph, order: list[int]) -> list[bool]:
-    """True for each op that is light and depends only on such ops: `[n]`."""
+    """True for each op that is light and whose ancestors are all light: `[n]`."""
     is_light_input = [op.type in LIGHT for op in graph.ops]
     for index in order:
         is_light_input[index] &= all(is_light_input[before] for before in graph.arrays.predecessors[index])
@@ -137,12 +137,12 @@ def _feeds_only_light(graph: ComputationGraph, order: list[int]) -> list[bool]:
 
 
 def _reads(graph: ComputationGraph) -> list[list[int]]:
-    """The tensors that each op reads: `[n]` lists."""
+    """Returns the tensors that each op reads: `[n]` lists."""
     return grouped(graph.arrays.use_op, graph.arrays.use_tensor, len(graph.ops))
 
 
 def _written(graph: ComputationGraph, layer_of: list[int]) -> dict[str, Tensor]:
-    """The tensors that layers write: read by another layer, kept, or never read."""
+    """Returns the tensors that leave their layer (read by another layer, kept, or never read), by name."""
     a, names = graph.arrays, graph.tensor_names
     read = set[int]()
     outside = set(a.kept.nonzero()[0].tolist())
@@ -186,7 +186,7 @@ def _layer_op(
 
 
 def _main(graph: ComputationGraph, members: list[int]) -> int:
-    """The op of most FLOPs, heavy ones before reductions before light ones, then the first."""
+    """Returns the main op of a layer: heavy before reduction before light, then most FLOPs, then first."""
 
     def rank(index: int) -> tuple[int, int]:
         op = graph.ops[index]
@@ -196,7 +196,7 @@ def _main(graph: ComputationGraph, members: list[int]) -> int:
 
 
 def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
-    """The ops outside of a layer that the layer's ops have as control predecessors."""
+    """Returns the control predecessors of a layer's ops that are outside of the layer."""
     a = graph.arrays
     inside = set(members)
     pairs = zip(a.control_source.tolist(), a.control_target.tolist(), strict=True)
@@ -204,7 +204,7 @@ def _waits(graph: ComputationGraph, members: list[int]) -> set[int]:
 
 
 def _shapes(main: Op, last: Op) -> Layer | None:
-    """The main op's shapes, with the output of the last op."""
+    """Returns a layer's shapes: those of the main op, with the output shape of the last op."""
     if main.layer is None or last.layer is None:
         return main.layer
     output = {f"output_{axis}": getattr(last.layer, f"output_{axis}") for axis in "xyz"}

@@ -7,12 +7,12 @@ as 0 bytes because it has no buffer.
 - `node_features`, `edge_features`: REGAL's (section 3.2 and the workshop paper: tensor sizes and run times of ops), and
   the structure that a list scheduler uses: degrees, depths, top and bottom levels. Amounts are divided by the graph's
   own mean, then log1p, or divided by its own longest path or largest value.
-- `type_features`: of an op's type, which is any text ("dot_general", "Conv", "reduce"), so that a network accepts types
-  that are not in its training data. The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets
-  by a hash, with a sign by another, and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum")
-  are close, others nearly orthogonal. Two indicators, for types in `LIGHT` and in `REDUCTIONS`, are added.
-- `layer_features`: EGRL's, of layers (table 1 of its paper).
-- `order_features`: Topoformer's (Gagrani et al. 2022, appendix C.5): eight features, each divided by its largest value
+- `type_features`: an op's type as numbers; it is any text ("dot_general", "Conv"), also one not in the training data.
+  The three-letter parts of the name, in lower case, are counted in `BUCKETS` buckets by a hash, with a sign by another,
+  and scaled to length 1. Names with parts in common ("reduce_max" and "reduce_sum") are close, others nearly
+  orthogonal. Two indicators, for types in `LIGHT` and in `REDUCTIONS`, are added.
+- `layer_features`: EGRL's layer features (table 1 of its paper).
+- `order_features`: Topoformer's features (Gagrani et al. 2022, appendix C.5): eight, each divided by its largest value
   in the graph, and 20 Laplacian encodings.
 - `laplacian_encodings`: those of Dwivedi and Bresson (2020).
 - `relations`: Topoformer's seven graphs over pairs of ops (section 4.1), from `GraphArrays.dependencies`. Two ops with
@@ -115,7 +115,7 @@ _CODE_OF = np.array([INCOMPARABLE, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6], np.uint8
 
 
 def node_features(graph: ComputationGraph) -> np.ndarray:
-    """`[n, len(NODE_FEATURES)] float32`, a row per op in the graph's order."""
+    """Computes `NODE_FEATURES` for each op, in the graph's order: `[n, len(NODE_FEATURES)] float32`."""
     a = graph.arrays
     n, t = a.num_ops, a.num_tensors
     sizes = buffer_bytes(a)
@@ -154,7 +154,7 @@ def node_features(graph: ComputationGraph) -> np.ndarray:
 
 
 def edge_features(graph: ComputationGraph) -> np.ndarray:
-    """`[e, len(EDGE_FEATURES)] float32`, a row per use in the order of `arrays.use_tensor` and `arrays.use_op`."""
+    """Computes `EDGE_FEATURES` for each use, a (tensor, consumer) pair: `[e, len(EDGE_FEATURES)] float32`."""
     a = graph.arrays
     sizes = buffer_bytes(a)
     used = sizes[a.use_tensor]
@@ -171,20 +171,20 @@ def edge_features(graph: ComputationGraph) -> np.ndarray:
 
 
 def type_features(graph: ComputationGraph) -> np.ndarray:
-    """`[n, len(TYPE_FEATURES)]` float32, a row per op in the graph's order."""
+    """Computes `TYPE_FEATURES` for each op, in the graph's order: `[n, len(TYPE_FEATURES)]` float32."""
     return np.array([_features(op.type) for op in graph.ops], np.float32).reshape(-1, len(TYPE_FEATURES))
 
 
 def order_features(graph: ComputationGraph) -> np.ndarray:
-    """`[n, len(ORDER_FEATURES)]` float32, a row per op in the graph's order; the first eight in [0, 1].
+    """Computes Topoformer's features for each op: `[n, len(ORDER_FEATURES)]` float32, the first eight in [0, 1].
 
-    The paper's graphs have one source, one target and one output an op. Definitions for all other graphs:
+    The paper's graphs have one source, one target and one output per op. Definitions for all other graphs:
 
     - output bytes are summed over all outputs; an alias counts as 0, a tensor that reuses a buffer with its own bytes;
       no feature shows that a tensor is kept to the end;
     - an op's parameters p are its `workspace_bytes`, memory allocated only while it runs; `weight_bytes` do not depend
       on the order and are not a feature;
-    - degrees and distances are of `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
+    - degrees and distances (in hops) count `GraphArrays.dependencies`, data and control: pairs of ops, not of tensors;
     - distances are from the nearest (least) and the farthest (largest) of all ops without predecessors, and likewise to
       ops without successors;
     - a feature that is 0 everywhere stays 0.
@@ -208,7 +208,7 @@ def order_features(graph: ComputationGraph) -> np.ndarray:
 
 
 def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
-    """`[ops, len(ORDER_FEATURES)]` float32: `order_features` with zeros for padding ops.
+    """Computes `order_features`, padded to `ops` rows of zeros: `[ops, len(ORDER_FEATURES)]` float32.
 
     Raises:
       GraphError: the graph has more than `ops` ops.
@@ -220,10 +220,10 @@ def padded_order_features(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> np.ndarray:
-    """Features of layers for EGRL's policy (table 1 of its paper): `[n, 19]` float32.
+    """Computes the layer features of EGRL's policy (table 1 of its paper): `[n, 19]` float32.
 
-    Rows are in the given order, by default the graph's topological order. Sizes and counts span many orders of
-    magnitude: each feature x becomes log(1 + x). In a graph without shapes, all features that need them are 0, except
+    Rows are in the given order, by default the graph's topological order. Each feature x becomes log(1 + x), because
+    sizes and counts span many orders of magnitude. In a graph without shapes, all features that need them are 0, except
     the sizes of inputs and outputs, which are then bytes.
     """
     a = graph.arrays
@@ -254,9 +254,9 @@ def layer_features(graph: ComputationGraph, order: np.ndarray | None = None) -> 
 
 
 def relations(graph: ComputationGraph) -> np.ndarray:
-    """`[n, n]` uint8: at `[i, j]` the relation of sender j to receiver i, an index of `RELATIONS`.
+    """Classifies every pair of ops: `[n, n]` uint8, at `[i, j]` the relation of sender j to receiver i.
 
-    The codes partition all pairs: each pair has one, and `[j, i]` has the reverse of `[i, j]`.
+    Codes are indices of `RELATIONS`. Each pair has exactly one, and `[j, i]` has the reverse of `[i, j]`.
     """
     after, edges, reduced = _after(graph.arrays)
     before = 3 * after - edges - reduced  # [j, i]: 1 to 3 as in FROM_*, 0 if j is not before i
@@ -266,7 +266,7 @@ def relations(graph: ComputationGraph) -> np.ndarray:
 
 
 def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
-    """`[ops, ops]` uint8: `relations` with `PADDING` in the rows and columns of padding ops.
+    """Computes `relations`, with the code `PADDING` in the rows and columns of padding ops: `[ops, ops]` uint8.
 
     Raises:
       GraphError: the graph has more than `ops` ops.
@@ -280,16 +280,16 @@ def padded_relations(graph: ComputationGraph, ops: int) -> np.ndarray:
 
 
 def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarray, dimension: int = 20) -> np.ndarray:
-    """Laplacian positional encodings: `[n, dimension]` float64, from -1 to 1.
+    """Computes Laplacian positional encodings: `[n, dimension]` float64, from -1 to 1.
 
-    Eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph, those of the smallest eigenvalues above 0: smooth
-    functions on the graph. Choices that Dwivedi and Bresson leave open, and deviations:
+    These are the eigenvectors of I - D^-1/2 A D^-1/2 of the undirected graph for the smallest eigenvalues above 0:
+    smooth functions on the graph. Choices that Dwivedi and Bresson leave open, and deviations:
 
     - each component has one vector of eigenvalue 0, which only identifies the component: these are dropped. The others
       are computed one component at a time, so that equal components do not mix;
-    - signs, which the paper draws at random in every step, are fixed. A vector increases with the ops' levels. If it
-      neither increases nor decreases, its longer tail is above 0. Without a longer tail, its largest entry (the first
-      such) is positive;
+    - signs, which the paper draws at random in every step, are fixed. A vector increases with `level`. If it neither
+      increases nor decreases, its longer tail is above 0. Without a longer tail, its largest entry (the first such) is
+      positive;
     - a vector is divided by its largest absolute entry: numbers from -1 to 1 for every size of graph;
     - if there are fewer vectors than `dimension`, the remaining columns are 0.
 
@@ -297,8 +297,8 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
     rule, in symmetric graphs.
 
     Args:
-      source, target: `[m]` ops, distinct pairs; the direction is ignored.
-      level: `[n]` values that determine the signs.
+      source, target: `[m]` ops at both ends of each edge; pairs are distinct, their direction is ignored.
+      level: `[n]` values that determine the signs, such as the ops' depth - height.
       dimension: number of encodings.
     """
     n = len(level)
@@ -318,7 +318,7 @@ def laplacian_encodings(source: np.ndarray, target: np.ndarray, level: np.ndarra
 
 
 def padded_features(graph: ComputationGraph, to: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Node and edge features, padded with zeros: `[n, F]` float32 of ops and `[e, H]` float32 of uses."""
+    """Computes node features `[n, F]` and edge features `[e, H]`, float32, padded with zeros to the sizes `to`."""
     nodes, edges = node_features(graph), edge_features(graph)
     return _padded(nodes, to.ops), _padded(edges, to.uses)
 
@@ -328,7 +328,7 @@ def _padded(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def buffer_bytes(a: GraphArrays) -> np.ndarray:
-    """Bytes of every tensor's own buffer, 0 for an alias: `[t] float64`."""
+    """Returns the bytes of every tensor's own buffer, 0 for an alias: `[t] float64`."""
     return np.where(a.alias == NONE, a.tensor_bytes, 0).astype(np.float64)
 
 
@@ -337,19 +337,19 @@ def _mean(amounts: np.ndarray) -> float:
 
 
 def total(index: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
-    """Sums of the amounts by index, for indices below `count`: `[count] float64`."""
+    """Sums the amounts that have the same index, for indices 0 to `count` - 1: `[count] float64`."""
     return np.bincount(index, weights=amounts, minlength=count)
 
 
 def ratio(amounts: np.ndarray, unit: float | np.ndarray) -> np.ndarray:
-    """`amounts / unit`, and 0 where the unit is 0."""
+    """Returns `amounts / unit`, and 0 where the unit is 0."""
     unit = np.asarray(unit, np.float64)
     return np.divide(amounts, unit, out=np.zeros(len(amounts)), where=unit > 0)
 
 
 @functools.lru_cache(maxsize=4096)
 def _features(type: str) -> tuple[float, ...]:
-    """Features of one type; the name features are 0 for an empty name."""
+    """Computes the features of one op type; the name features are 0 for an empty name."""
     name = np.zeros(BUCKETS)
     text = f"<{type.lower()}>"
     for i in range(len(text) - 2 if type else 0):
@@ -360,7 +360,7 @@ def _features(type: str) -> tuple[float, ...]:
 
 
 def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
-    """The smallest eigenvalues above 0 of every component: the eigenvalue, the component's ops and the vector."""
+    """Yields (eigenvalue, component's ops, eigenvector) for the smallest eigenvalues above 0 of every component."""
     components, label = connected_components(adjacency, directed=False)
     by_label = np.argsort(label, kind="stable")
     for members in np.split(by_label, np.cumsum(np.bincount(label, minlength=components))[:-1]):
@@ -373,7 +373,7 @@ def _spectrum(adjacency: csr_array, dimension: int) -> Iterator[tuple[float, np.
 
 
 def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
-    """D^-1/2 A D^-1/2; isolated ops of a dense matrix have 1 on the diagonal: each component has the eigenvalue 1."""
+    """Returns D^-1/2 A D^-1/2; isolated ops of a dense matrix have 1 on the diagonal: components have eigenvalue 1."""
     degree = adjacency.sum(axis=1)
     scale = 1 / np.sqrt(np.maximum(degree, 1.0))
     if isinstance(adjacency, np.ndarray):
@@ -383,7 +383,7 @@ def _normalised(adjacency: np.ndarray | csr_array) -> np.ndarray | csr_array:
 
 
 def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most `count` of the largest eigenvalues, descending, and their vectors as columns."""
+    """Computes up to `count` of the largest eigenvalues, descending, and their eigenvectors as columns."""
     if isinstance(matrix, np.ndarray):
         values, vectors = np.linalg.eigh(matrix)
     else:
@@ -399,7 +399,7 @@ def _largest(matrix: np.ndarray | csr_array, count: int) -> tuple[np.ndarray, np
 
 
 def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """The vectors `[m, k]` of norm 1 with the signs and the scale that `laplacian_encodings` defines."""
+    """Applies the signs and the scale that `laplacian_encodings` defines to vectors `[m, k]` of norm 1."""
     centred = level - level.mean()
     size = np.abs(vectors)
     largest = size.max(0)
@@ -413,7 +413,7 @@ def _canonical(vectors: np.ndarray, level: np.ndarray) -> np.ndarray:
 
 
 def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
-    """Edges of the shortest path to each op from an op without predecessors: `[n]` int64."""
+    """Counts the edges on the shortest path to each op from an op without predecessors: `[n]` int64."""
     hops = [0] * len(before)
     for op in order.tolist():
         hops[op] = min((hops[other] + 1 for other in before[op]), default=0)
@@ -421,7 +421,7 @@ def _least_hops(order: np.ndarray, before: list[list[int]]) -> np.ndarray:
 
 
 def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reachability, successors and transitive reduction: three `[n, n]` uint8.
+    """Computes reachability, successors and the transitive reduction: three `[n, n]` uint8 matrices.
 
     `[j, i]` is 1 if i is after j, if i is a successor of j, and if j -> i is in the reduction. A successor is in the
     reduction unless another successor is before it.
@@ -439,7 +439,7 @@ def _after(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _op_id(type: str) -> int:
-    """0 for light types, 1 for reductions, from 2 on by `_KINDS`, and the next number for all others."""
+    """Returns EGRL's number of a type: 0 light, 1 reduction, from 2 on the kinds in `_KINDS`, then all others."""
     name = type.lower()
     kind = next((i for i, part in enumerate(_KINDS) if part in name), len(_KINDS))
     return 0 if type in LIGHT else 1 if type in REDUCTIONS else 2 + kind

@@ -1,7 +1,7 @@
-"""Computation graphs on the host: ops, the tensors between them, and the rules for both.
+"""Computation graphs on the host: ops, tensors, and the checks that make a graph valid.
 
-A graph is a directed acyclic multigraph of any size. `ComputationGraph` is its form for users, by names. `GraphArrays`,
-its `arrays`, is the form for algorithms, by indices, with derived quantities. Both are immutable.
+A graph is a directed acyclic multigraph of any size. `ComputationGraph` is the form for users, by names. `GraphArrays`
+(its `arrays`) is the form for algorithms: indices, and derived quantities. Both are immutable.
 
 `Pipelined` and `Machine` describe pipelined execution on accelerators and CPUs. Only the objective `max_load`
 (`graphrl.costs`) uses them, except for colocation, which every placement keeps.
@@ -58,7 +58,7 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pipelined:
-    """Devices that can run an op, and its colocation group.
+    """An op's devices, times and colocation group in pipelined execution.
 
     Attributes:
       cpu_runtime: seconds on a CPU, >= 0 (`Op.runtime` is in seconds on an accelerator); None if no CPU can run it.
@@ -75,10 +75,10 @@ class Pipelined:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """The devices that a graph's file names.
+    """The machine that a graph's file defines, for pipelined execution.
 
     Attributes:
-      accelerators, cpus: number of each.
+      accelerators, cpus: number of accelerators, and of CPUs.
       memory_bytes: memory of each accelerator, None without a limit.
     """
 
@@ -94,7 +94,7 @@ class Op:
     Attributes:
       name: unique among all ops of the graph.
       type: name of its computation, e.g. "MatMul"; any text.
-      runtime: seconds on any device, >= 0.
+      runtime: run time in seconds, the same on every device, >= 0.
       inputs: names of the tensors that it reads.
       outputs: the tensors that it writes.
       after: names of ops that must end before it starts (control predecessors).
@@ -102,7 +102,7 @@ class Op:
       weight_bytes: memory resident on its device for the whole run.
       flops: floating-point operations.
       layer: shapes and window, None if unknown; no cost depends on them.
-      pipelined: colocation, and CPUs for the objective max_load; None: any accelerator, and no CPU.
+      pipelined: colocation group and CPU times; None if the op can run on any accelerator and on no CPU.
     """
 
     name: str
@@ -123,14 +123,14 @@ class ComputationGraph:
     """A checked directed acyclic graph of ops; the rules are in the docstring of `graphrl.graphs`.
 
     Attributes:
-      name: of the graph.
+      name: graph name.
       ops: in any order; an op's index is its position.
-      inputs: external tensors: always available, free of cost.
+      inputs: tensors from outside the graph: always available, at no cost.
       outputs: names of the tensors that stay in memory to the end.
-      machine: the devices that its file names, None if it names none.
+      machine: the machine that its file defines, None without one.
 
     Raises:
-      GraphError: on construction, one line that names the fault, if a rule is broken.
+      GraphError: on construction, if a rule is broken: one line that names the fault.
     """
 
     name: str
@@ -172,7 +172,7 @@ class ComputationGraph:
 
     @functools.cached_property
     def colocation(self) -> np.ndarray | None:
-        """The group of each op, `[n] int64`, numbered in the order of first ops; None if every group has one op."""
+        """Colocation group of each op, `[n] int64`, numbered by first appearance; None if no two ops share a group."""
         numbers: dict[object, int] = {}
         group = [
             numbers.setdefault(
@@ -185,19 +185,19 @@ class ComputationGraph:
 
     @functools.cached_property
     def leaders(self) -> np.ndarray:
-        """The first op of each op's group, `[n] int64`: the op itself if it is alone in its group."""
+        """First op of each op's colocation group, `[n] int64`: the op itself if it is alone."""
         if self.colocation is None:
             return np.arange(len(self.ops))
         return np.unique(self.colocation, return_index=True)[1][self.colocation]
 
     @functools.cached_property
     def next_colocated(self) -> np.ndarray:
-        """The next op of each op's group, cyclically, `[n] int64`: the op itself if it is alone in its group."""
+        """Next op of each op's colocation group, cyclically, `[n] int64`: the op itself if it is alone."""
         return rings(self.leaders)
 
     @functools.cached_property
     def tensor_names(self) -> tuple[str, ...]:
-        """Names of the produced tensors, by tensor index."""
+        """Names of the tensors that ops produce, in the order of tensor indices."""
         return tuple(tensor.name for op in self.ops for tensor in op.outputs)
 
 
@@ -205,8 +205,8 @@ class ComputationGraph:
 class GraphArrays:
     """A graph as index arrays.
 
-    Letters in shapes: n ops in the graph's order, t tensors that some op produces (in the order of their producers and
-    outputs), e uses, f control edges. External inputs cost nothing and do not appear.
+    Letters in shapes: n ops in the graph's order; t tensors, in the order of producers and outputs; e uses, which are
+    (tensor, consumer) pairs; f control edges. External inputs, which cost nothing, are left out.
     """
 
     runtime: np.ndarray  # [n] float64, seconds
@@ -233,7 +233,7 @@ class GraphArrays:
         return len(self.producer)
 
     def dependencies(self) -> tuple[np.ndarray, np.ndarray]:
-        """All distinct (source op, target op) pairs, data and control, sorted: two `[m] int32` arrays."""
+        """Returns all distinct (source op, target op) pairs by data or control, sorted, as two `[m] int32` arrays."""
         return self._dependencies
 
     @functools.cached_property
@@ -248,7 +248,7 @@ class GraphArrays:
         return grouped(*self._dependencies, self.num_ops)
 
     def waiting(self) -> Waiting:
-        """Counts of unfinished predecessors, before the first op of an order."""
+        """Returns new counters of unfinished predecessors, for simulating an order from its start."""
         return Waiting(map(len, self.predecessors), self.successors)
 
     @functools.cached_property
@@ -260,22 +260,22 @@ class GraphArrays:
 
     @property
     def depth(self) -> np.ndarray:
-        """Edges of the longest path to each op: `[n] int64`."""
+        """Number of edges on the longest path to each op: `[n] int64`."""
         return self._from_start[0]
 
     @property
     def height(self) -> np.ndarray:
-        """Edges of the longest path from each op: `[n] int64`."""
+        """Number of edges on the longest path from each op: `[n] int64`."""
         return self._to_end[0]
 
     @property
     def head(self) -> np.ndarray:
-        """The longest path of run times before the start of each op, seconds: `[n] float64`."""
+        """Earliest start of each op on unlimited devices without transfers, in seconds: `[n] float64`."""
         return self._from_start[1]
 
     @property
     def tail(self) -> np.ndarray:
-        """The longest path of run times after the end of each op, seconds: `[n] float64`."""
+        """Longest total run time of any path that starts after each op, in seconds: `[n] float64`."""
         return self._to_end[1]
 
     def ancestors(self) -> np.ndarray:
@@ -299,7 +299,7 @@ class GraphArrays:
 
 
 def indexed(graph: "ComputationGraph") -> GraphArrays:
-    """Resolves names to indices; raises on duplicates, dangling names and cycles."""
+    """Builds the index arrays of a graph; raises GraphError for duplicate names, undefined names and cycles."""
     ops = graph.ops
     op_index = _unique({}, ((op.name, i) for i, op in enumerate(ops)), "op")
     external = _unique({}, ((tensor.name, EXTERNAL) for tensor in graph.inputs), "input tensor")
@@ -348,7 +348,7 @@ def _unique(index: dict[str, int], items: Iterable[tuple[str, int]], what: str) 
 
 
 def _edges(ops: Sequence["Op"], op_index: dict[str, int], tensor_index: dict[str, int]) -> list[np.ndarray]:
-    """Uses `[e, 2]` and control edges `[f, 2]`, int32."""
+    """Returns uses `[e, 2]`, as (tensor, op), and control edges `[f, 2]`, as (source op, target op), int32."""
     uses, control = set(), set()
     for i, op in enumerate(ops):
         for name in op.inputs:
@@ -366,7 +366,7 @@ def _edges(ops: Sequence["Op"], op_index: dict[str, int], tensor_index: dict[str
 def _shared(
     ops: Sequence["Op"], tensors: Sequence[tuple[int, "Tensor"]], tensor_index: dict[str, int], field: str
 ) -> np.ndarray:
-    """The tensor whose buffer each tensor shares through `field` ("alias" or "reuses"): `[t] int32`."""
+    """Finds the tensor whose buffer each tensor shares through `field` ("alias" or "reuses"): `[t] int32`."""
     shared = np.full(len(tensors), NONE, np.int32)
     taken: set[tuple[int, str]] = set()
     for index, (producer, tensor) in enumerate(tensors):
@@ -413,7 +413,7 @@ def _check_name(owner: str, name: object) -> None:
 
 
 def _shorten(value: object) -> str:
-    """The value in at most 40 characters; a huge integer by its size, because Python refuses to print some."""
+    """Formats a value in at most 40 characters; of a huge integer, which Python may refuse to print, only its size."""
     if isinstance(value, int) and abs(value) >= 2**100:
         return f"{'-' * (value < 0)}2^{value.bit_length() - 1} or more"
     text = repr(value)

@@ -11,7 +11,7 @@ from graphrl.graphs.padding import PaddedGraph
 
 
 def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> jraph.GraphsTuple:
-    """Converts one padded graph to a `GraphsTuple` of two graphs: the real one, and one of all padding.
+    """Converts a padded graph to jraph's `GraphsTuple` of two graphs: the real one, and one that has all padding.
 
     The edges are those from the op that produces a tensor to each op that reads it (REGAL, "Graph neural network
     policy": edges to tensors are many to one), followed by those from control predecessors, with features of 0. A graph
@@ -19,13 +19,13 @@ def to_graphs_tuple(graph: PaddedGraph, nodes: jax.Array, edges: jax.Array) -> j
     after the padding ops.
 
     Args:
-      graph: without a batch axis; `jax.vmap` over this function for batches.
+      graph: one graph without a batch axis; use `jax.vmap` for batches.
       nodes: `[n, F]` features of ops.
-      edges: `[e, H]` features of uses.
+      edges: `[e, H]` features of uses, which are (tensor, consumer) pairs.
 
     Returns:
-      nodes `[n + 1, F]`, edges `[e + f, H]`, senders and receivers `[e + f]` int32, n_node and n_edge `[2]` int32, no
-        globals.
+      The tuple: nodes `[n + 1, F]`, edges `[e + f, H]`, senders and receivers `[e + f]` int32, n_node and n_edge `[2]`
+        int32, no globals.
     """
     n, e, f = graph.runtime.shape[0], graph.use_op.shape[0], graph.control_source.shape[0]
     edges = jnp.concatenate([edges, jnp.zeros((f + 1, *edges.shape[1:]), edges.dtype)])

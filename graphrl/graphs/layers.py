@@ -1,8 +1,7 @@
-"""Layers: an op's shapes on feature maps (EGRL, table 1), and the classes of op types: heavy, light, reduction.
+"""`Layer`: an op's shapes as a layer of a network (EGRL, table 1); and which op types are light or reductions.
 
-Networks observe these shapes of a layer in addition to its bytes. The types have the names of ONNX, JAX's primitives
-and HLO. A light op computes each output element from few input elements, or moves data. Every type that is not listed
-is heavy.
+Networks observe these shapes in addition to bytes. Op types are the names used in ONNX, JAX's primitives and HLO. A
+light op computes each output element from few input elements, or moves data. Every type that is not listed is heavy.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """Shapes of the first input and of the first output, and the window of a convolution or pooling.
+    """Shapes of an op's first input and first output, and the window of a convolution or pooling.
 
     Images have width x, height y and channels z; a matrix has its rows as x and its columns as z. 0 means unknown or
     not applicable.
@@ -48,7 +47,7 @@ class Layer:
 
     @staticmethod
     def of(input: Sequence[int], output: Sequence[int], window: Window | None = None) -> "Layer":
-        """The layer for the shapes of the op's first input and output, batch first and channels last."""
+        """Builds a layer from the shapes of an op's first input and output, with batch first and channels last."""
         batch, *read = _axes(input)
         _, *written = _axes(output)
         values = batch, *read, *written, *((0,) * 6 if window is None else window)
@@ -56,7 +55,7 @@ class Layer:
 
 
 def _axes(shape: Sequence[int]) -> tuple[int, int, int, int]:
-    """Batch, x, y and z; with more than four dimensions, those between batch and x are multiplied into y."""
+    """Returns a shape's batch, x, y and z; beyond four dimensions, those between batch and x are multiplied into y."""
     if len(shape) < 3:
         return 1, shape[0] if len(shape) == 2 else 1, 1, shape[-1] if shape else 1
     batch, *between, x, z = shape

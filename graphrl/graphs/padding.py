@@ -1,12 +1,12 @@
-"""Graphs as fixed-size arrays for jitted code, of sizes shared among graphs so that few programs are compiled.
+"""Graphs as padded arrays for jitted code; graphs share padded sizes, so that few programs are compiled.
 
-Letters used in shapes, here and in `costs`: n ops, t tensors, e uses, f control edges, r rows, u slots and s shared
-buffers, all padded; g graphs in a batch; d devices; p chromosomes of a population.
+Letters used in shapes, here and in `costs`: n ops, t tensors, e uses (tensor and consumer), f control edges, r rows, u
+slots and s shared buffers, all padded; g graphs in a batch; d devices; p chromosomes of a population.
 
-A **row** is a piece of the list of entries that an op releases when it ends: at most `ROW_WIDTH` ops that read one of
-its tensors, or that are its control successors. Every tensor has at least one row, and an op's rows are consecutive.
-Decoding therefore processes one row a step for any largest out-degree: 1.05 to 1.36 rows an op on layered graphs, where
-rows as wide as the largest out-degree (290) cost up to 70 times as much.
+A **row** is a fixed-width piece of the list of ops that an op's end may make ready: at most `ROW_WIDTH` ops that read
+one of its tensors, or that are its control successors. Every tensor has at least one row, and an op's rows are
+consecutive. Decoding therefore processes one row a step for any largest out-degree: 1.05 to 1.36 rows an op on layered
+graphs, where rows as wide as the largest out-degree (290) cost up to 70 times as much.
 
 A **slot** is a position in the ready queue. Op v has slot v; after it has run, the transfers of its first tensor take
 that slot over. Only the second and later tensors of an op need additional slots.
@@ -40,7 +40,7 @@ _MIN_SIZE = 8  # smaller sizes count as this
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Array sizes of a padded graph: graphs of equal sizes share one compiled program."""
+    """Number of elements of each kind of array in a padded graph; graphs of equal sizes share one compiled program."""
 
     ops: int
     tensors: int
@@ -51,16 +51,16 @@ class Sizes:
     shares: int
 
     def covers(self, other: "Sizes") -> bool:
-        """True if a graph of sizes `other` fits."""
+        """True if a graph of sizes `other` fits into arrays of these sizes."""
         return all(a >= b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PaddedGraph:
-    """One graph or, with a leading axis g on every field, a batch of graphs, as arrays.
+    """One graph as padded arrays or, with a leading axis g on every field, a batch of graphs.
 
-    Bytes and seconds are float32 in units of the graph (`byte_unit`, `second_unit`). Padding ops never become ready.
+    Bytes and seconds are float32 in the graph's units (`byte_unit`, `second_unit`). Padding ops never become ready.
     """
 
     num_ops: jax.Array  # [] int32, real ops
@@ -180,23 +180,23 @@ def pad(graph: ComputationGraph, to: Sizes | None = None) -> PaddedGraph:
 
 
 def pad_batch(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> PaddedGraph:
-    """A batch of graphs, padded to common sizes and stacked along a new leading axis g."""
+    """Pads graphs to common sizes and stacks them along a new leading axis g."""
     to = common_sizes(graphs) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(graph, to) for graph in graphs))
 
 
 def sizes(graph: ComputationGraph) -> Sizes:
-    """The real sizes of a graph."""
+    """Returns a graph's array sizes without padding."""
     return _sizes(graph.arrays, rows_of(graph.arrays))
 
 
 def common_sizes(graphs: Sequence[ComputationGraph]) -> Sizes:
-    """The smallest bucketed sizes that fit every one of `graphs`."""
+    """Returns the smallest bucketed sizes (see `bucket`) that fit every one of `graphs`."""
     return bucketed([sizes(graph) for graph in graphs])
 
 
 def bucketed(real: Sequence[Sizes]) -> Sizes:
-    """The smallest bucketed sizes that fit graphs of all these real sizes."""
+    """Returns the smallest bucketed sizes that fit graphs of all these real sizes."""
     each = [dataclasses.astuple(one) for one in real]
     ops, tensors, _, rows, uses, controls, shares = (bucket(max(column)) for column in zip(*each, strict=True))
     extra_slots = bucket(max(row[2] - row[0] for row in each))
@@ -204,7 +204,7 @@ def bucketed(real: Sequence[Sizes]) -> Sizes:
 
 
 def bucket(count: int) -> int:
-    """The padded size for `count` elements: 0, or the next of eight an octave (at most 12.5% more); at least 8."""
+    """Rounds a count up to a padded size: 0, 8, or eight sizes per power of two (at most 12.5% more)."""
     if count == 0:
         return 0
     if count <= 8:
@@ -214,7 +214,7 @@ def bucket(count: int) -> int:
 
 
 def roomy_sizes(graph: ComputationGraph) -> Sizes:
-    """Sizes that most graphs of one bucket of ops share, with room for rows, uses, control edges and shared buffers.
+    """Returns sizes shared by most graphs in the same bucket of ops, with room for rows, uses and the other counts.
 
     For programs whose run time does not depend on the padded rows and uses.
     """
@@ -222,14 +222,14 @@ def roomy_sizes(graph: ComputationGraph) -> Sizes:
 
 
 def octave_sizes(graph: ComputationGraph) -> Sizes:
-    """`roomy_sizes` for the next power of two of ops: even fewer programs, which take up to twice as long."""
+    """Returns `roomy_sizes` with ops rounded up to a power of two: fewer programs, which run up to twice as long."""
     own = common_sizes([graph])
     ops = 1 << (own.ops - 1).bit_length()
     return _with_room(dataclasses.replace(own, ops=ops, slots=own.slots - own.ops + ops))
 
 
 def shared_sizes(graphs: Sequence[ComputationGraph]) -> list[Sizes]:
-    """Sizes for each of the graphs, with few different values: graphs of similar sizes share them.
+    """Chooses sizes for each graph, few of them distinct: graphs of similar sizes share them.
 
     From the largest graph down, each joins the first group of similar sizes. A graph that is alone in its group gets
     its own bucket.
@@ -251,7 +251,7 @@ def shared_sizes(graphs: Sequence[ComputationGraph]) -> list[Sizes]:
 
 
 def rows_of(a: GraphArrays) -> "Rows":
-    """The rows of a graph, computed once and cached as long as the graph: its sizes and every padding need them."""
+    """Returns a graph's rows (see the module), cached with the graph: its sizes and every padding need them."""
     rows = _rows.get(a)
     if rows is None:
         rows = _rows[a] = Rows(a)
@@ -259,7 +259,7 @@ def rows_of(a: GraphArrays) -> "Rows":
 
 
 class Rows:
-    """The rows of a graph, as NumPy arrays (see `PaddedGraph` for their meaning; entry and tensor are NONE-padded)."""
+    """The rows of a graph (see the module) as NumPy arrays, named as in `PaddedGraph`; NONE pads entry and tensor."""
 
     def __init__(self, a: GraphArrays):
         n, t = a.num_ops, a.num_tensors
@@ -294,7 +294,7 @@ class Rows:
 
 
 class _Reading:
-    """Rows of ops that read tensors, at least one a tensor."""
+    """Rows that list the readers of tensors, at least one row per tensor."""
 
     def __init__(self, a: GraphArrays) -> None:
         readers = np.bincount(a.use_tensor, minlength=a.num_tensors)
@@ -310,7 +310,7 @@ class _Reading:
 
 
 def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, np.ndarray]:
-    """Puts control successors into free entries of their op's rows.
+    """Puts control successors into the free entries of their predecessor's rows.
 
     Returns:
       `[n]` the number of successors of each op without a free entry, and these successors.
@@ -327,13 +327,13 @@ def _fill_with_waiting(a: GraphArrays, reading: _Reading) -> tuple[np.ndarray, n
 def _fill(
     entries: np.ndarray, kinds: np.ndarray, begins: np.ndarray, targets: np.ndarray, waits: np.ndarray, rest: np.ndarray
 ) -> None:
-    """Writes entries and kinds of rows; the targets of an op that do not fit move to the front of its targets.
+    """Fills rows with control successors; those that do not fit move to the front of their op's part of `targets`.
 
     Args:
-      entries, kinds: `[r, ROW_WIDTH]`.
+      entries, kinds: `[r, ROW_WIDTH]` ops of the rows, and their kinds; written in place.
       begins, waits: `[n + 1]` offsets of each op's rows, and of its targets.
-      targets: `[f]`.
-      rest: `[n]`, number of targets that do not fit.
+      targets: `[f]` control successors, grouped by op; reordered in place.
+      rest: `[n]` number of an op's targets that do not fit; written in place.
     """
     for op in range(len(rest)):
         first, count = waits[op], waits[op + 1] - waits[op]
@@ -378,28 +378,28 @@ def _with_room(own: Sizes) -> Sizes:
 
 
 def _roomy(count: int, ops: int, least: int) -> int:
-    """0, or the smallest power of two times `least * ops` that is at least `count`."""
+    """Rounds `count` up to a power of two times `least * ops`; 0 stays 0."""
     if count == 0:
         return 0
     return least * ops * (1 << (-(-count // (least * ops)) - 1).bit_length())
 
 
 def _padded_slot(slot: np.ndarray, a: GraphArrays, to: Sizes) -> np.ndarray:
-    """Slots of a graph after padding: padding ops come before the slots of second and later tensors."""
+    """Renumbers slots for padding: padding ops come before the slots of second and later tensors."""
     return np.where(slot < a.num_ops, slot, slot - a.num_ops + to.ops)
 
 
 def _unit(*values: np.ndarray) -> float:
-    """A power of two, so that dividing by it is exact: whole byte counts below 2^24 units keep all their digits."""
+    """Chooses a power of two as the unit of values: dividing by it is exact for whole byte counts below 2^24 units."""
     largest = max((float(v.max()) for v in values if v.size), default=0.0)
     return 1.0 if largest == 0 else float(2.0 ** max(-60, np.floor(np.log2(largest)) - 10))
 
 
 def _shares(a: GraphArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The outputs that share a buffer, each after the tensor that owns it.
+    """Lists the tensors that share another one's buffer, each after the tensor that owns it.
 
     Returns:
-      Tensors, the tensors whose buffers they share, and True for sharing by `reuses`: three `[s]`.
+      Three `[s]` arrays: tensors, the tensors whose buffers they share, and True for sharing by `reuses`.
     """
     # a buffer of an external input (index below 0) costs nothing, whichever tensors share it
     tensors = np.flatnonzero((a.alias >= 0) | (a.reuses >= 0))

@@ -36,11 +36,11 @@ class Chip:
     """Performance figures of a device.
 
     Attributes:
-      name: of the chip.
+      name: chip name.
       flops_per_second: dense peak rate, from 1 to 1e30; a multiply-add counts as two.
       bytes_per_second: bandwidth of the main memory, from 1 to 1e30.
-      launch_seconds: fixed cost of every op, from 0 to 1e6.
-      source: origin of the figures, in words.
+      launch_seconds: fixed cost of every op in seconds, from 0 to 1e6.
+      source: where the figures come from, as text.
       product_workspace: bytes of workspace that XLA allocates for the matrix-product library, from 0 to 2^62.
 
     Raises:
@@ -126,10 +126,10 @@ DEFAULT_CHIP = "a100-80gb"
 
 
 def find_chip(name: str | Chip) -> Chip:
-    """Returns the chip of that name (case, spaces and underscores do not matter), or a given `Chip` unchanged.
+    """Looks up a chip by name (case, spaces and underscores do not matter); returns a given `Chip` unchanged.
 
     Raises:
-      GraphrlError: unknown name; the message lists the nearest ones.
+      GraphrlError: the name is unknown; the message lists the nearest ones.
     """
     if isinstance(name, Chip):
         return name
@@ -142,7 +142,7 @@ def find_chip(name: str | Chip) -> Chip:
 
 
 def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -> float:
-    """Seconds of an op that computes `flops` and moves `bytes_moved` (inputs + outputs) between memory and chip.
+    """Estimates the run time of an op in seconds, from its FLOPs and the bytes that it reads and writes in memory.
 
     Raises:
       GraphrlError: unknown chip, or work that is negative or not finite.
@@ -154,7 +154,7 @@ def runtime(flops: float, bytes_moved: float, chip: str | Chip = DEFAULT_CHIP) -
 
 
 class Interconnect(NamedTuple):
-    """Latency in seconds and bandwidth in bytes per second of a transfer, and the source of the figures."""
+    """A link between two devices: latency in seconds, bandwidth in bytes per second, and the source of the figures."""
 
     latency: float
     bandwidth: float

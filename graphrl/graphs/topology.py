@@ -1,4 +1,4 @@
-"""Functions of the dependencies between ops: orders, neighbours, longest paths, ancestors.
+"""Graph algorithms on the dependencies between ops: orders, neighbours, longest paths, ancestors.
 
 `GraphArrays` caches most of their results.
 """
@@ -14,7 +14,7 @@ from graphrl.errors import GraphError
 
 
 def grouped(keys: np.ndarray, values: np.ndarray, size: int) -> list[list[int]]:
-    """Values by key, each group in the given order."""
+    """Groups values by key, an integer from 0 to `size` - 1; each group keeps the given order."""
     by_key = np.argsort(keys, kind="stable")
     bounds = np.searchsorted(keys[by_key], np.arange(size + 1)).tolist()
     flat = values[by_key].tolist()
@@ -46,13 +46,13 @@ def numbered(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct integers, ascending, ten times as fast as `np.unique`, which hashes them."""
+    """Returns the distinct integers in ascending order, ten times as fast as `np.unique`, which hashes them."""
     values = np.sort(values, axis=None)
     return values[np.append(True, values[1:] != values[:-1])[: len(values)]]
 
 
 def rings(group: np.ndarray) -> np.ndarray:
-    """The next item of each item's group, cyclically, `[n] int64`: the item itself if it is alone. `group` is `[n]`."""
+    """Returns the next item of the same group, cyclically, for groups `[n]`: `[n] int64`, the item itself if alone."""
     by_group = np.argsort(group, kind="stable")
     is_last = np.diff(group[by_group], append=-1) != 0
     is_first = np.roll(is_last, 1)
@@ -64,7 +64,7 @@ def rings(group: np.ndarray) -> np.ndarray:
 
 
 def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Ops in an order that runs every source before its targets, the lowest ready index first (Kahn): `[n] int32`.
+    """Sorts ops topologically, every source before its targets and the lowest ready index first (Kahn): `[n] int32`.
 
     Raises:
       GraphError: no such order exists; one cycle is printed.
@@ -77,21 +77,21 @@ def topological_order(names: Sequence[str], sources: np.ndarray, targets: np.nda
 
 
 class Waiting:
-    """Unfinished predecessors of n items that run one after the other.
+    """Counters of unfinished predecessors, for simulating items that run one after the other.
 
     Args:
-      counts: by item, number of its predecessors.
-      successors: by item, its successors.
+      counts: number of predecessors of each item.
+      successors: list of successors of each item.
 
     Attributes:
-      left: by item, number of its predecessors that have not run.
+      left: number of predecessors of each item that have not run.
     """
 
     def __init__(self, counts: Iterable[int], successors: Sequence[Sequence[int]]) -> None:
         self.left, self._successors = list(counts), successors
 
     def ready(self) -> list[int]:
-        """Items whose predecessors have all run, ascending; includes items that have run."""
+        """Returns the items whose predecessors have all run, ascending; includes items that have run themselves."""
         return [item for item, left in enumerate(self.left) if left == 0]
 
     def finish(self, item: int) -> list[int]:
@@ -105,7 +105,7 @@ class Waiting:
 
 
 def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
-    """The order that always runs the ready item of least value `[n]`, ties to the lower index.
+    """Sorts items so that the ready one of least value `[n]` always runs next; ties go to the lower index.
 
     Items that never become ready are left out.
     """
@@ -124,7 +124,7 @@ def least_first(values: np.ndarray, waiting: Waiting) -> list[int]:
 
 
 def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Sequence[int]]) -> list[int]:
-    """Ops in the post-order of a depth-first search, without recursion.
+    """Sorts ops in the post-order of a depth-first search, without recursion: predecessors come first.
 
     Args:
       num_ops: number of ops.
@@ -148,15 +148,15 @@ def post_order(num_ops: int, roots: Sequence[int], waits_for: Callable[[int], Se
 def longest_paths(
     order: np.ndarray, before: np.ndarray, after: np.ndarray, runtime: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The longest path that ends before each op.
+    """Computes the longest path that ends before each op, in edges and in run time.
 
     Args:
       order: `[n]` a topological order of the ops.
       before, after: `[m]` each, the ops of every edge.
-      runtime: `[n] float64`.
+      runtime: `[n] float64` run times of the ops.
 
     Returns:
-      Its edges `[n] int64`, and the run times of the ops on it `[n] float64`.
+      Largest number of edges of a path `[n] int64`; largest total run time of its ops `[n] float64`.
     """
     n = len(order)
     begins, rows = rows_by(after, before, n)
@@ -174,7 +174,7 @@ def _walk_paths(
     hops: np.ndarray,
     seconds: np.ndarray,
 ) -> None:
-    """Writes `hops` and `seconds`, which must be 0 before."""
+    """Compiled loop of `longest_paths`: writes `hops` and `seconds`, which must be 0 before."""
     for place in range(len(order)):
         op = order[place]
         for row in range(begins[op], begins[op + 1]):
@@ -184,10 +184,10 @@ def _walk_paths(
 
 
 def reached(order: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
-    """Ancestors of each op, direct and indirect: `[n]` sets of ops.
+    """Computes the ancestors of each op, direct and indirect: `[n]` sets of ops.
 
-    Sets are the bits of Python integers, whose unions are faster than those of packed arrays (by 2.5 times at 2,000
-    ops).
+    Each set is a Python integer whose bit i means op i, because their unions are faster than those of packed arrays (by
+    2.5 times at 2,000 ops).
     """
     sets = [0] * len(before)
     for op in order:
@@ -197,14 +197,14 @@ def reached(order: Sequence[int], before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def bit_matrix(sets: Sequence[int]) -> np.ndarray:
-    """`[n, n]` uint8, row i the bits of the i-th of n integers."""
+    """Expands n integers into a matrix of their lowest n bits: `[n, n]` uint8, row i from integer i."""
     n, size = len(sets), -(-len(sets) // 8)
     packed = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in sets), np.uint8)
     return np.unpackbits(packed.reshape(n, size), axis=1, count=n, bitorder="little")
 
 
 def _cycle(names: Sequence[str], sources: np.ndarray, targets: np.ndarray, left: set[int]) -> list[str]:
-    """Names along one cycle of the remaining ops, the first repeated at the end; six of them if there are over ten."""
+    """Finds a cycle among the remaining ops; returns its names, the first repeated at the end, shortened beyond ten."""
     pairs = zip(sources.tolist(), targets.tolist(), strict=True)
     predecessor = {target: source for source, target in pairs if source in left and target in left}
     node = min(left)

@@ -37,26 +37,26 @@ from graphrl.learning.sac import (
 from graphrl.mesh import AXIS
 from graphrl.networks.heads import Acted
 
-_MEMORY = 0.2  # weight of the newest return in a learner's mean (ours)
+_MEMORY = 0.2  # weight of the newest return in a learner's moving mean (ours)
 _EXPLORATION = 0.9  # weight of the exploration bonus (ours)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of one search; the numbers are those of EGRL's table 2 and of its code.
+    """Settings of one search; the defaults are those of EGRL's table 2 and of its code.
 
     Attributes:
-      networks, chromosomes: numbers in the population; if both are 0, only learners act.
-      greedy, noisy: learners' roll-outs per generation; if both are 0, only evolution runs.
-      noise: noise of noisy roll-outs, see `sac.explore`.
+      networks, chromosomes: numbers of each in the population; if both are 0, only learners act.
+      greedy, noisy: numbers of learners' roll-outs of each kind per generation; if both are 0, only evolution runs.
+      noise: standard deviation of the noise in noisy roll-outs, see `sac.explore`.
       endless: True bootstraps the value after an episode's only step, as in the published code, whose discount is 0.99;
         False treats the step as a bandit's.
       discounts: discount of each learner: CERL's portfolio; EGRL has one learner.
       replay: capacity of the replay, in transitions.
-      batch: transitions per gradient step.
-      gradient_steps: gradient steps of every learner per step in the environment, at least one per generation.
-      migrate_every: generations between migrations, at least 1; 0 disables migration.
-      evolution, sac: see there.
+      batch: number of transitions per gradient step.
+      gradient_steps: number of gradient steps per learner and environment step; at least one per generation.
+      migrate_every: number of generations between migrations; 0 disables migration.
+      evolution, sac: see `EvolutionSettings` and `SacSettings`.
     """
 
     networks: int = 16
@@ -75,12 +75,12 @@ class Settings:
 
     @property
     def population(self) -> int:
-        """k: networks, then chromosomes."""
+        """k, the number of individuals: networks plus chromosomes."""
         return self.networks + self.chromosomes
 
     @property
     def rollouts(self) -> int:
-        """Roll-outs of a generation on every graph: the population's, then those of learners, the noisy ones first."""
+        """Number of roll-outs per generation and graph: the population's, then the learners' noisy and greedy ones."""
         return self.population + self.noisy + self.greedy
 
     @property
@@ -90,14 +90,14 @@ class Settings:
 
 
 class Returns(NamedTuple):
-    """Return statistics of the learners' roll-outs."""
+    """Statistics of the returns of l learners' roll-outs."""
 
-    value: jax.Array  # [l] float32, moving mean
-    plays: jax.Array  # [l] float32
+    value: jax.Array  # [l] float32, moving mean of the returns
+    plays: jax.Array  # [l] float32, number of roll-outs so far
 
 
 class Learners(NamedTuple):
-    """The portfolio and its training data."""
+    """The portfolio of l SAC learners, and their training data."""
 
     states: sac.State  # [l, ...] each
     returns: Returns
@@ -105,7 +105,7 @@ class Learners(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best action so far and its reward, per graph."""
+    """The best action so far and its reward for each of g graphs; n ops, h choices per op."""
 
     reward: jax.Array  # [g] float32
     action: jax.Array  # [g, n, h] int32
@@ -120,8 +120,8 @@ class State(NamedTuple):
     population: Population
     learners: Learners | None  # None without learners
     best: Best
-    evaluations: jax.Array  # [] int32, steps in the environment
-    step: jax.Array  # [] int32, generations
+    evaluations: jax.Array  # [] int32, number of environment steps so far
+    step: jax.Array  # [] int32, number of generations so far
 
 
 def init(
@@ -225,7 +225,7 @@ def generation(
 
 
 def shardings(settings: Settings, mesh: Mesh) -> State:
-    """Shardings of the parts of a state. Parts that the number of devices does not divide are replicated."""
+    """Returns the sharding of each part of a state; parts that the number of devices does not divide are replicated."""
     copies = NamedSharding(mesh, PartitionSpec())
 
     def shard(count: int, axis: int) -> NamedSharding:
@@ -240,22 +240,22 @@ def shardings(settings: Settings, mesh: Mesh) -> State:
 
 
 def _with_first(stacked: Any, policy: Any) -> Any:
-    """Stacked networks with the given parameters, if any, in the first place."""
+    """Replaces the first of stacked networks by the given parameters, if any."""
     return stacked if policy is None else jax.tree.map(lambda leaf, new: leaf.at[0].set(new), stacked, policy)
 
 
 def init_returns(learners: int) -> Returns:
-    """Return statistics before the first roll-out."""
+    """Creates return statistics before the first roll-out."""
     return Returns(jnp.zeros(learners), jnp.zeros(learners))
 
 
 def make_buffer(settings: Settings) -> Any:
-    """Flashbax's functions for the replay."""
+    """Returns flashbax's functions for the replay buffer."""
     return flashbax.make_item_buffer(settings.replay, 1, settings.batch, add_batches=True)
 
 
 def _first(population: Population, learners: Learners | None) -> Any:
-    """The first network, of the population or else of the learners; None if there are neither."""
+    """Returns the first network of the population, or else of the learners; None if there are neither."""
     networks = population.networks
     if networks is None and learners is not None:
         networks = learners.states.params["actor"]
@@ -263,7 +263,7 @@ def _first(population: Population, learners: Learners | None) -> Any:
 
 
 def draw_learners(key: jax.Array, returns: Returns, count: int) -> jax.Array:
-    """Draws learners for the next roll-outs, `[count]` int32, with probabilities proportional to
+    """Draws learners for the next roll-outs, `[count]` int32 indices, with probabilities proportional to
 
       v + c sqrt(log(plays of all) / plays),  v the mean return, scaled from 0 (lowest learner) to 1 (highest).
 
@@ -284,7 +284,7 @@ def _decide(
     key: jax.Array,
     observation: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """Actions of all, and the logits of `players`: the population's networks, then the learners.
+    """Computes all roll-outs' actions, and the logits of `players`: the population's networks, then the learners.
 
     Networks and greedy learners take the most likely options, chromosomes sample, noisy learners explore.
     """
@@ -305,7 +305,7 @@ def _decide(
 
 
 def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
-    """The highest fitness among networks, chromosomes and learners."""
+    """Returns the highest fitness among the networks, among the chromosomes and among the learners, by these names."""
     ends = {"networks": settings.networks, "chromosomes": settings.population, "learners": settings.rollouts}
     parts, begin = {}, 0
     for name, end in ends.items():
@@ -316,7 +316,7 @@ def _rewards(settings: Settings, fitness: jax.Array) -> dict[str, jax.Array]:
 
 
 def _fittest(population: Population, fitness: jax.Array) -> Any:
-    """The fittest network; None if the population has no networks."""
+    """Returns the fittest network; None if the population has no networks."""
     m, _ = population.sizes
     return jax.tree.map(lambda leaf: leaf[fitness[:m].argmax()], population.networks) if m else None
 
@@ -368,7 +368,7 @@ def train_learners(
 
 
 def _update_best(best: Best, episodes: Episodes) -> Best:
-    """The best actions so far, updated with these episodes, graph by graph."""
+    """Updates the best action of each graph with these episodes."""
     place = episodes.reward.argmax(0)
     top = jnp.take_along_axis(episodes.reward, place[None], 0)[0]
     action = episodes.action[place, jnp.arange(len(place))]

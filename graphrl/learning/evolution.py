@@ -5,8 +5,8 @@ every array. A generation is one pure function of the individuals and their fitn
 
 - `select` selects elites and the winners of tournaments (lines 9 to 12).
 - `Chromosomes` have a prior and a temperature for every choice of one graph's ops (section 3.2, appendix E).
-- `next_generation` fills the k places of the population: first the m networks, then the b chromosomes. A place keeps
-  its encoding, so the shares of the encodings stay the same, as in the published code. The paper leaves this open.
+- `next_generation` fills the k places (indices) of the population: first the m networks, then the b chromosomes. A
+  place keeps its encoding, network or chromosome, as in the published code. The paper leaves this open.
 
 Letters: k individuals, m networks, b chromosomes, g graphs, n ops, h choices of an op, o options of each.
 """
@@ -21,7 +21,7 @@ import numpy as np
 Source = Literal["paper", "code"]
 _COLDEST = 1e-3
 _SPAN = 0.01  # ratio of the lowest to the highest initial temperature: the code's 0.1 / 10
-_DRIFT = 0.95  # mean factor of the code's temperature mutation
+_DRIFT = 0.95  # mean factor by which the code's mutation changes temperatures
 Params = Any
 # Mutation of weights in the published code.
 _ENTRIES, _RELATIVE = 0.05, 0.1  # at most this share of a tensor's entries; deviation, relative to an entry
@@ -38,7 +38,7 @@ class Chromosomes(NamedTuple):
 
 
 def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
-    """Random chromosomes of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
+    """Draws chromosomes of shape [b, g, n, h, o]: priors that sum to 1, temperatures uniform up to `hottest`."""
     prior_key, temperature_key = jax.random.split(key)
     raw = jax.random.uniform(prior_key, shape)
     temperature = jax.random.uniform(temperature_key, shape[:-1], minval=_SPAN * hottest, maxval=hottest)
@@ -46,17 +46,17 @@ def init(key: jax.Array, shape: tuple[int, ...], hottest: float) -> Chromosomes:
 
 
 def logits(chromosomes: Chromosomes) -> jax.Array:
-    """Logits of the options `[b, g, n, h, o]` float32."""
+    """Computes the chromosomes' logits of the options: `[b, g, n, h, o]` float32."""
     return chromosomes.prior / chromosomes.temperature[..., None]
 
 
 @dataclasses.dataclass(frozen=True)
 class EvolutionSettings:
-    """Settings of evolution.
+    """Settings of evolution; "the code's" marks defaults of EGRL's published code.
 
     Attributes:
-      elites: share of the population, at least one individual (the code's).
-      tournament: individuals per tournament (the code's).
+      elites: share of the population that survives unchanged, at least one individual (the code's).
+      tournament: number of individuals per tournament (the code's).
       mutation: probability of mutation for every individual except elites (the code's).
       strength: standard deviation of the noise on weights ("paper"; the number is ours).
       chromosome_strength: standard deviation of the noise on chromosomes (the code's).
@@ -82,7 +82,7 @@ class Population(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """m and b."""
+        """m and b, the numbers of networks and of chromosomes."""
         counts = [leaves[0].shape[0] if (leaves := jax.tree.leaves(part)) else 0 for part in self]
         return counts[0], counts[1]
 
@@ -90,10 +90,10 @@ class Population(NamedTuple):
 class Selection(NamedTuple):
     """Results of selection for k individuals, by place."""
 
-    elite: jax.Array  # [k] bool, the fittest: unchanged
-    kept: jax.Array  # [k] bool, elites and winners of tournaments: they keep their places
-    first: jax.Array  # [k] int32, an elite: first parent of the child for this place
-    second: jax.Array  # [k] int32, a winner, which may be an elite: second parent
+    elite: jax.Array  # [k] bool, True for the fittest, which stay unchanged
+    kept: jax.Array  # [k] bool, True for elites and winners of tournaments, which keep their places
+    first: jax.Array  # [k] int32, first parent of a child for this place: an elite
+    second: jax.Array  # [k] int32, second parent: a winner, which may be an elite
 
 
 def next_generation(
@@ -103,7 +103,7 @@ def next_generation(
     fitness: jax.Array,
     priors: jax.Array | None = None,
 ) -> tuple[Population, Selection]:
-    """Selection, crossover and mutation.
+    """Creates the next generation by selection, crossover and mutation.
 
     A free place receives a child of an elite and a winner (see `select`). If both have the place's encoding, the child
     is their crossover. If only one has, the child is that one; in a chromosome's place, its prior comes from the other
@@ -153,8 +153,8 @@ def select(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> 
     Args:
       key: key of this generation.
       fitness: `[k]` float32, larger is better; ties to the lower place.
-      elites: at least 1.
-      tournament: individuals per tournament, drawn with replacement.
+      elites: number of elites, at least 1.
+      tournament: number of individuals per tournament, drawn with replacement.
     """
     draw_key, first_key, second_key = jax.random.split(key, 3)
     k = fitness.shape[0]
@@ -171,7 +171,7 @@ def select(key: jax.Array, fitness: jax.Array, elites: int, tournament: int) -> 
 def _next_networks(
     settings: EvolutionSettings, key: jax.Array, networks: Params, chosen: Selection, change: jax.Array
 ) -> Params:
-    """Next networks for the m places of networks: `chosen` and `change` `[m]`, parents of all k."""
+    """Creates the next m networks. `chosen` and `change` are `[m]`; parents are indices of all k individuals."""
     cross_key, mutate_key = jax.random.split(key)
     m = change.shape[0]
     own = jnp.arange(m, dtype=jnp.int32)
@@ -194,7 +194,7 @@ def _next_chromosomes(
     m: int,
     priors: jax.Array | None,
 ) -> Chromosomes:
-    """Next chromosomes for the b places of chromosomes, after those of m networks."""
+    """Creates the next b chromosomes. `chosen` and `change` are `[b]`; parents are indices of all k individuals."""
     cross_key, mutate_key = jax.random.split(key)
     own = jnp.arange(change.shape[0], dtype=jnp.int32)
     alike = chosen.first >= m, chosen.second >= m
@@ -210,20 +210,20 @@ def _next_chromosomes(
 
 
 def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
-    """Selects between two stacks of individuals, one by one."""
+    """Selects each individual from `yes` or `no`, two stacks of individuals."""
     return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
 
 
 def _matching_parents(
     first: jax.Array, second: jax.Array, first_fits: jax.Array, second_fits: jax.Array, own: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Parents with the place's encoding: both, twice the one that has it, or twice the place's own individual."""
+    """Returns parents with the place's encoding: both, the one that has it twice, or the place's individual twice."""
     left = jnp.where(first_fits, first, jnp.where(second_fits, second, own))
     return left, jnp.where(second_fits, second, left)
 
 
 def crossover(key: jax.Array, first: Params, second: Params) -> Params:
-    """Children `[m]` of parents `[m]`: single-point crossover on the vector of all weights."""
+    """Creates children `[m]` of parents `[m]` by single-point crossover on the vector of all weights."""
     leaves, tree = jax.tree.flatten(first)
     others, m = jax.tree.leaves(second), leaves[0].shape[0]
     sizes = [leaf[0].size for leaf in leaves]
@@ -241,7 +241,7 @@ def _gather(stacked: Any, places: jax.Array) -> Any:
 
 
 def mutate(key: jax.Array, networks: Params, strength: float, source: Source) -> Params:
-    """Adds noise to all networks: "paper", N(0, strength^2) on every weight; "code", relative noise on few."""
+    """Adds noise to all networks: "paper" adds N(0, strength^2) to every weight, "code" relative noise to a few."""
     leaves, tree = jax.tree.flatten(networks)
     if source == "code":
         keys = jax.random.split(key, len(leaves))
@@ -254,7 +254,7 @@ def mutate(key: jax.Array, networks: Params, strength: float, source: Source) ->
 
 
 def crossover_chromosomes(key: jax.Array, first: Chromosomes, second: Chromosomes) -> Chromosomes:
-    """Children `[b]` of parents `[b]`: the ops before a random one from the first, the others from the second."""
+    """Creates children `[b]`: the ops before a random one from parents `first` `[b]`, the others from `second`."""
     b, n = first.prior.shape[0], first.prior.shape[2]
     cut = jax.random.randint(key, (b, 1), 0, n + 1)
     early = jnp.arange(n)[None] < cut

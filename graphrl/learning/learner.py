@@ -1,8 +1,8 @@
-"""Learners as pure functions on states: the interface, several devices, checks of settings, and gradient descent.
+"""Learners as pure functions on states: their interface (`Learner`) and the helpers that they share.
 
 `on_mesh` compiles a learner for the devices of a mesh; each device has the parameters and a share of a batch's graphs.
-`mean` and `keys` are for functions that run on each device. `check_ranges` validates a learner's settings. `descend` is
-a step of Adam with global-norm clipping.
+`mean` and `keys` are for functions that run on each device. `check_ranges` validates a learner's settings. `descend`
+takes a step of Adam with global-norm clipping.
 """
 
 import math
@@ -93,20 +93,20 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
 
 
 def keys(key: jax.Array, graphs: int) -> jax.Array:
-    """Keys of this device's graphs `[graphs]`, from the update's key and the graph's index in the whole batch. Equal
-    seeds thus give equal parameters, up to rounding, on any number of devices and processes.
+    """Derives a key for each of this device's graphs, `[graphs]`, from an update's key and the graph's index in the
+    whole batch. Equal seeds thus give equal parameters, up to rounding, on any number of devices and processes.
     """
     place = jax.lax.axis_index(AXIS) * graphs + jnp.arange(graphs)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
 
 
 def mean(values: jax.Array) -> jax.Array:
-    """Mean over all devices' values: `[]`."""
+    """Computes the mean over the values of all devices: `[]`."""
     return jax.lax.pmean(values.mean(), AXIS)
 
 
 def mean_min_max(name: str, values: jax.Array) -> dict[str, jax.Array]:
-    """Mean, minimum and maximum over all devices' values, `[]` each: "name", "name_min" and "name_max"."""
+    """Computes mean, minimum and maximum over all devices' values, `[]` each, named "NAME", "NAME_min", "NAME_max"."""
     least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
     return {name: mean(values), f"{name}_min": least, f"{name}_max": most}
 
@@ -126,9 +126,9 @@ def check_ranges(
 
     Args:
       settings: the settings, with the named fields.
-      integers: by field, the lowest and the highest allowed integer.
-      above_zero, not_below_zero: fields with numbers.
-      options: by field, the `Literal` of all allowed names.
+      integers: for each integer field, the lowest and the highest allowed value.
+      above_zero, not_below_zero: names of numeric fields that must be positive, or not negative.
+      options: for each field with names, the `Literal` of all allowed ones.
 
     Raises:
       ProblemError: a value is out of range.
@@ -155,12 +155,12 @@ EPSILON = 1e-6
 
 
 def optimiser(learning_rate: optax.ScalarOrSchedule, max_norm: float) -> optax.GradientTransformation:
-    """Adam with global-norm clipping at `max_norm`."""
+    """Creates the optimiser: Adam with global-norm clipping at `max_norm`."""
     return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(learning_rate, eps=EPSILON))
 
 
 def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) -> tuple[Any, jax.Array]:
-    """One optimiser step with the summed gradients of all devices of a mesh.
+    """Takes one optimiser step with the summed gradients of all devices of a mesh.
 
     Args:
       optimiser: see `optimiser`.
@@ -177,7 +177,7 @@ def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) 
 
 
 def gradient_step(optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any) -> tuple[Any, Any]:
-    """Parameters and the optimiser's moments after one step with a gradient."""
+    """Takes one step with a gradient; returns the new parameters and the optimiser's new moments."""
     with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to the power of its integer count
         updates, moments = optimiser.update(gradient, moments, params)
     return optax.apply_updates(params, updates), moments

@@ -21,7 +21,7 @@ Baseline = Literal["learned", "leave-one-out"]
 class Batch(NamedTuple):
     """Sampled actions and their rewards."""
 
-    log_prob: jax.Array  # [g, a] float32, of each action: the sum over its real choices; differentiable
+    log_prob: jax.Array  # [g, a] float32, log-probability of each action: sum over its real choices; differentiable
     entropy: jax.Array  # [g] float32, nats: the sum over a graph's real choices; differentiable
     choices: jax.Array  # [g] float32, the number of real choices of a graph
     value: jax.Array  # [g] float32, the learned baseline; differentiable
@@ -51,7 +51,7 @@ def sample(key: jax.Array, logits: jax.Array) -> jax.Array:
 
 
 def log_prob(logits: jax.Array, action: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
-    """Log-probability of an action: `[]` float32, the sum over its real choices.
+    """Computes the log-probability of an action: `[]` float32, the sum over its real choices.
 
     Args:
       logits: `[n, ..., options]` float32.
@@ -63,13 +63,13 @@ def log_prob(logits: jax.Array, action: jax.Array, real: jax.Array | np.ndarray)
 
 
 def entropy(logits: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
-    """Entropy of an action in nats: `[]` float32, the sum over its real choices (see `log_prob`)."""
+    """Computes the entropy of an action in nats: `[]` float32, the sum over its real choices (see `log_prob`)."""
     each = jax.nn.log_softmax(logits, -1)
     return _sum_real(-(jnp.exp(each) * each).sum(-1), real)
 
 
 def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The loss: the mean over graphs and actions of
+    """Computes the loss: the mean over graphs and actions of
 
       -A log p(action) / c  -  entropy * H / c  +  value * (reward - b(G))^2,   A = (reward - baseline) / deviation
 
@@ -104,14 +104,14 @@ def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array
 
 
 def others_mean(reward: jax.Array) -> jax.Array:
-    """The baseline "leave-one-out": for each action `[g, a]` the mean reward of the graph's other actions."""
+    """Computes the baseline "leave-one-out": for each action `[g, a]` the mean reward of the graph's other actions."""
     return (reward.sum(1, keepdims=True) - reward) / max(1, reward.shape[1] - 1)
 
 
 def policy_term(
     log_prob: jax.Array, reward: jax.Array, expected: jax.Array, choices: jax.Array, clip: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The first term of `loss`, whose gradient is REINFORCE's.
+    """Computes the first term of `loss`, whose gradient is REINFORCE's.
 
     Args:
       log_prob, reward, choices: see `Batch`.

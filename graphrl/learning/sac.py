@@ -25,19 +25,19 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class SacSettings:
-    """Settings of one learner; the numbers are those of EGRL's table 2 where it has them.
+    """Settings of one learner; the defaults are those of EGRL's table 2 where it has them.
 
     Attributes:
       actor_rate, critic_rate: Adam's learning rates.
-      gradient_norm: gradients are clipped to this global norm (the code's; the paper has none).
+      gradient_norm: gradients are clipped to this global norm (the code's; the paper does not clip).
       entropy: alpha, weight of the entropy, per nat.
       following_entropy: alpha in the value of the next state, if episodes continue. The paper's formula has no weight
         there; the code has 0.01.
       polyak: tau, the part of the parameters that the target networks take over per step.
       noise: standard deviation of the noise on actions (the code's).
       limit: c, the clipping limit of the noise (ours, as in TD3).
-      reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and none, the code 5 and 2.
-      policy_actions: noisy actions in the actor's loss per batch, at least one for each of its states.
+      reward_scale, reward_shift: the critic learns scale * (reward + shift). Table 2 has 5 and 0, the code 5 and 2.
+      policy_actions: number of noisy actions in the actor's loss per batch, at least one for each of its states.
     """
 
     actor_rate: float = 1e-3
@@ -61,7 +61,7 @@ class ActorCritic(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of one learner; "actor" and "critic" in each."""
+    """State of one learner; each dict has the keys "actor" and "critic"."""
 
     params: dict[str, Params]
     target: dict[str, Params]  # moving averages of `params`
@@ -90,7 +90,7 @@ def init(settings: SacSettings, networks: ActorCritic, key: jax.Array, acted: Ac
 def update(
     settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, key: jax.Array, batch: Batch
 ) -> tuple[State, dict[str, jax.Array]]:
-    """One step of the critic, of the actor under the new critic, and of the targets towards both.
+    """Updates the critic, then the actor under the new critic, and moves the target networks towards both.
 
     Returns:
       The state, and means over the batch: "critic_error", "value", "entropy" in nats per op.
@@ -119,13 +119,13 @@ def update(
 
 
 def add_noise(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:
-    """Actions with noise: a~ = a + clip(e, -c, c), e ~ N(0, noise^2). (The code clips a + e to [0, 1].)"""
+    """Adds noise to actions: a~ = a + clip(e, -c, c), e ~ N(0, noise^2). (The code clips a + e to [0, 1].)"""
     noise = settings.noise * jax.random.normal(key, action.shape)
     return action + jnp.clip(noise, -settings.limit, settings.limit)
 
 
 def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Array:
-    """Noisy actions of a policy `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`.
+    """Draws noisy actions of a policy, `[s, r, n, h, o]`, differentiable in its logits `[s, n, h, o]`.
 
     The critic receives the probabilities of the options (our reading of the paper; the code sets all but the most
     likely to 0).
@@ -136,12 +136,12 @@ def relaxed(settings: SacSettings, key: jax.Array, logits: jax.Array) -> jax.Arr
 
 
 def op_entropy(logits: jax.Array, mask: jax.Array) -> jax.Array:
-    """Entropy in nats, summed over an op's choices and averaged over the ops of `mask`; `[]`."""
+    """Computes the entropy in nats, summed over an op's choices and averaged over the ops of `mask`: `[]`."""
     return reinforce.entropy(logits, mask) / mask.sum(dtype=jnp.float32)
 
 
 def _values(networks: ActorCritic, critic: Params, observation: Any, action: jax.Array) -> jax.Array:
-    """Both estimates `[s, r, 2]` of the values of actions `[s, r, n, h, o]`."""
+    """Computes the critic's two estimates `[s, r, 2]` of the values of actions `[s, r, n, h, o]`."""
 
     def value(observation: Any, action: jax.Array) -> jax.Array:
         return networks.critic.apply(critic, Acted(observation, action))  # type: ignore[arg-type]
@@ -152,9 +152,9 @@ def _values(networks: ActorCritic, critic: Params, observation: Any, action: jax
 def _targets(
     settings: SacSettings, networks: ActorCritic, discount: jax.Array, state: State, batch: Batch
 ) -> jax.Array:
-    """Critic's targets y = r + discount (min_j Q'_j(s', p') + alpha H(p')) where the episode continues, with p' the
-    target actor's probabilities for the next state: `[s, r]`. (The paper's next action is cut off in print;
-    probabilities are the code's.)
+    """Computes the critic's targets `[s, r]`: y = r, plus discount (min_j Q'_j(s', p') + alpha H(p')) where the episode
+    continues, with p' the target actor's probabilities for the next state. (The paper's next action is cut off in
+    print; probabilities are the code's.)
     """
     reward = settings.reward_scale * (batch.reward + settings.reward_shift)
     if batch.next_observation is None:
@@ -190,7 +190,7 @@ class Domain(NamedTuple):
     """A decision problem as pure functions of one graph: an action is `[n, h]` int32.
 
     Attributes:
-      options: o, options of each choice.
+      options: o, the number of options of each choice.
       start: (instance) -> the initial action of an episode.
       observe: (instance, last action) -> observation for the networks.
       evaluate: (instance, action) -> reward, `[]` float32.
@@ -213,7 +213,7 @@ class Transition(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Episodes of one step, of all individuals."""
+    """Episodes of one step: one per individual and graph."""
 
     action: jax.Array  # [k, g, n, h] int32
     before: jax.Array  # [k, g, n, h] int32, the initial action
@@ -235,7 +235,7 @@ def play(
       decide: (key, observations `[k, g, ...]`) -> actions `[k, g, n, h]` int32, and a second output.
       key: key of all random numbers.
       instances: `[g, ...]` each.
-      individuals: k.
+      individuals: number of individuals, k.
     """
     start = jax.vmap(domain.start)(instances)
     before = jnp.broadcast_to(start, (individuals, *start.shape))
@@ -246,7 +246,7 @@ def play(
 
 
 def transitions(episodes: Episodes, *, endless: bool) -> Transition:
-    """Transitions of all episodes, `[k * g, ...]` each; with `endless`, the value of the next state counts."""
+    """Converts episodes to transitions, `[k * g, ...]` each; with `endless`, the value of the next state counts."""
     shape = episodes.reward.shape
     each = Transition(
         jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape),
@@ -259,8 +259,8 @@ def transitions(episodes: Episodes, *, endless: bool) -> Transition:
 
 
 def explore(key: jax.Array, logits: jax.Array, noise: float) -> jax.Array:
-    """Noisy actions `[...]` int32 for logits `[..., o]`: the option with the largest probability after adding N(0,
-    noise^2) to each (appendix C).
+    """Draws noisy actions `[...]` int32 for logits `[..., o]`: the options with the largest probabilities after adding
+    N(0, noise^2) to each (appendix C).
     """
     noise_key, _ = jax.random.split(key)
     noisy = jax.nn.softmax(logits) + noise * jax.random.normal(noise_key, logits.shape)

@@ -37,7 +37,7 @@ class PairObservation(Protocol):
 
     @property
     def nodes(self) -> jax.Array:
-        """`[n, F]` float32."""
+        """F features of each op: `[n, F]` float32."""
 
     @property
     def relation(self) -> jax.Array:
@@ -49,20 +49,20 @@ class PairObservation(Protocol):
 
 
 class PlanFeatures(Protocol):
-    """Features of the simulation of the last choices, which show how to improve them."""
+    """Features from simulating the last choices, which show a policy how to improve them."""
 
     @property
     def ops(self) -> jax.Array:
-        """`[n, K]` float32, per op."""
+        """K features of each op: `[n, K]` float32."""
 
     @property
     def devices(self) -> jax.Array:
-        """`[n, o, Q]` float32, per op and option of the task "placement"."""
+        """Q features of each pair of an op and an option of the task "placement": `[n, o, Q]` float32."""
 
 
 class DecisionObservation(GraphObservation, Protocol):
     """Observation for networks that make one or more choices for every op in parallel. The observations of `Compile-v0`
-    implement it. Choices ("tasks") have names; each has o options, and o appears only in the observation's shapes.
+    implement it. A choice is named by its task, such as "placement"; o, its number of options, may differ by task.
     """
 
     @property
@@ -83,7 +83,7 @@ class DecisionObservation(GraphObservation, Protocol):
 
     @property
     def plan_features(self) -> PlanFeatures:
-        """Features of the simulation of `previous`."""
+        """Features from simulating the choices `previous`."""
 
 
 Observation = GraphObservation | PairObservation
@@ -101,7 +101,7 @@ class Network(NamedTuple):
 
 
 def network(module: nn.Module) -> Network:
-    """A Linen module that maps one observation to an array, as a `Network`."""
+    """Converts a Linen module that maps one observation to an array into a `Network`."""
 
     def init(key: jax.Array, observation: Observation) -> Params:
         return module.init(key, observation)["params"]
@@ -131,20 +131,20 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., F]` float32 to `[..., outputs]`."""
+        """Maps `[..., F]` float32 to `[..., outputs]`."""
         x = nn.relu(nn.Dense(self.hidden)(x))
         return nn.Dense(self.outputs, kernel_init=self.last_init)(x)
 
 
 def mean_of(rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean `[w]` of the rows `[n, w]` float32 where `mask` `[n]` is True; 0 if there are no such rows."""
+    """Returns the mean `[w]` over the rows `[n, w]` float32 where `mask` `[n]` is True; 0 if there are no such rows."""
     real = mask[:, None].astype(jnp.float32)
     return (rows * real).sum(0) / jnp.maximum(real.sum(), 1.0)
 
 
 def standardised(rows: jax.Array, mask: jax.Array) -> jax.Array:
-    """Shifts and scales each feature of the rows `[n, w]` float32 to mean 0 and standard deviation 1 over the rows of
-    `mask`.
+    """Shifts and scales each of w features to mean 0 and standard deviation 1 over the rows `[n, w]` float32 where
+    `mask` `[n]` is True.
 
     This removes what all rows have in common and keeps their differences. Deviations far below 0.01 are not amplified
     to 1.

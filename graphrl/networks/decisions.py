@@ -1,4 +1,4 @@
-"""Decoders of several choices for every op (GO, sections 4.2 to 4.4).
+"""GO's policy, which makes several choices for every op (GO, sections 4.2 to 4.4).
 
 - `DecisionLogits` chooses for all ops in parallel, and iterates given the previous choices (sections 4 and 4.2, eq. 2).
 - `TaskHeads`: several choices per op, each conditioned on those before it (section 4.4, eqs 5 and 6).
@@ -21,12 +21,12 @@ from graphrl.errors import ProblemError
 from graphrl.networks.base import MLP, NEVER, SMALL, DecisionObservation, mean_of, standardised
 from graphrl.networks.encoders import GraphSage
 
-WINDOWS = (8, 32, 128)  # window lengths as fractions 1/8, 1/32, 1/128 of the order; loads differ along it
+WINDOWS = (8, 32, 128)  # windows of 1/8, 1/32 and 1/128 of the order's length; device loads differ along the order
 PAIR_FEATURES = 5 + len(WINDOWS)
 
 
 def votes(chosen: jax.Array, senders: jax.Array, receivers: jax.Array, order: jax.Array) -> jax.Array:
-    """Neighbours' choices as features `[n, o, PAIR_FEATURES]` float32, for each op v and option k:
+    """Computes features of the neighbours' choices, `[n, o, PAIR_FEATURES]` float32, for each op v and option k:
 
     - the weight with which v has chosen k;
     - the share of v's predecessors that have chosen k, and of its successors; and their numbers, log1p;
@@ -49,23 +49,23 @@ def votes(chosen: jax.Array, senders: jax.Array, receivers: jax.Array, order: ja
 
 
 class VoteLogits(nn.Module):
-    """Logits as a linear function of an op's pair features, with weights computed from its vector; initially 0."""
+    """Logits that are linear in the features of `votes`, with weights computed from the op's embedding; initially 0."""
 
     @nn.compact
     def __call__(self, ops: jax.Array, features: jax.Array) -> jax.Array:
-        """Vectors `[n, w]` and features `[n, o, PAIR_FEATURES]` to `[n, o]` float32."""
+        """Maps op embeddings `[n, w]` and features `[n, o, PAIR_FEATURES]` to logits `[n, o]` float32."""
         weights = nn.Dense(PAIR_FEATURES, kernel_init=nn.initializers.zeros, name="weights")(ops)
         return jnp.einsum("nok,nk->no", features, weights)
 
 
 def _sums(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """For each receiver the sum of its senders' values `[n, o]`."""
+    """Returns for each op the sum over its senders' values `[n, o]`."""
     return jnp.zeros_like(values).at[receivers].add(values.at[senders].get(mode="fill", fill_value=0), mode="drop")
 
 
 def _near(until: jax.Array, place: jax.Array, width: jax.Array) -> jax.Array:
-    """Shares `[n, o]` of the options among the `width` ops around each op, from cumulative sums `[n + 1, o]` along the
-    order.
+    """Computes how the choices of the `width` ops around each op divide among the options: shares `[n, o]`. `until`
+    `[n + 1, o]` has cumulative sums of choices along the order.
     """
     last = until.shape[0] - 1
     half = jnp.maximum(width / 2, 1.0).astype(jnp.int32)
@@ -75,8 +75,8 @@ def _near(until: jax.Array, place: jax.Array, width: jax.Array) -> jax.Array:
 
 
 class PairLogits(nn.Module):
-    """Logits of an op's options from features of each pair of op and option, also relative to the op's current option;
-    initially 0. The logits are equivariant to permutations of the options.
+    """Logits of an op's options from features of each pair of op and option, and their differences from those of the
+    op's current option; initially 0. The logits are equivariant to permutations of the options.
 
     Attributes:
       width: width of the two hidden layers.
@@ -86,7 +86,7 @@ class PairLogits(nn.Module):
 
     @nn.compact
     def __call__(self, ops: jax.Array, pairs: jax.Array, chosen: jax.Array) -> jax.Array:
-        """`[n, o]` float32.
+        """Returns the logits, `[n, o]` float32.
 
         Args:
           ops: `[n, K]` float32, features per op.
@@ -101,7 +101,7 @@ class PairLogits(nn.Module):
 
 
 class SegmentAttention(nn.Module):
-    """Multi-head attention of every element to those of its segment and of the previous segment.
+    """Multi-head attention of every element of a sequence to the elements of its segment and of the previous segment.
 
     There are no positional encodings: the elements of these two segments are a set. The previous segment is a cache, as
     in Transformer-XL: no gradient flows into its vectors, only into the weights of their keys and values. A stack of k
@@ -111,9 +111,9 @@ class SegmentAttention(nn.Module):
     recomputed for the gradient.
 
     Attributes:
-      width: width of the outputs, w: a multiple of the heads.
+      width: width of the outputs, w: a multiple of `heads`.
       heads: number of heads, at least 1.
-      segment: elements per segment.
+      segment: number of elements per segment.
       cached: True to attend to the previous segment as well.
     """
 
@@ -124,7 +124,7 @@ class SegmentAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, F]` float32 and a mask of real elements, `[n]` bool, to `[n, w]` float32; only real elements are
+        """Maps elements `[n, F]` float32 to `[n, w]` float32; only elements where `mask` `[n]` bool is True are
         attended to.
         """
         each = (self.heads, self.width // self.heads)
@@ -151,14 +151,14 @@ class SegmentLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, w]` float32 and a mask of real elements, `[n]` bool, to `[n, w]` float32."""
+        """Maps elements `[n, w]` float32 to `[n, w]` float32; `mask` `[n]` bool is True for real elements."""
         width = self.attention.width
         x += self.attention(nn.LayerNorm(name="norm_attention")(x), mask)
         return x + MLP(2 * width, width, name="mlp")(nn.LayerNorm(name="norm_mlp")(x))
 
 
 def _segments(part: jax.Array, size: int) -> jax.Array:
-    """`[n, ...]` to `[segments, size, ...]`, padded with zeros."""
+    """Divides `[n, ...]` into `[segments, size, ...]`, padded with zeros."""
     rest = [(0, 0)] * (part.ndim - 1)
     return jnp.pad(part, [(0, -len(part) % size), *rest]).reshape(-1, size, *part.shape[1:])
 
@@ -166,7 +166,7 @@ def _segments(part: jax.Array, size: int) -> jax.Array:
 def _step(
     cache: tuple[jax.Array, jax.Array], segment: tuple[jax.Array, ...], *, cached: bool
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    """Outputs of one segment `[s, heads, c]`, and the cache for the next one: keys and values, and the mask."""
+    """Returns the cache for the next segment (keys, values and mask), and this segment's outputs `[s, heads, c]`."""
     query, memory, next_memory, mask = segment
     next_cache = next_memory, mask
     if cached:
@@ -194,7 +194,7 @@ class TaskHeads(nn.Module):
     Without coupling each task applies its FC_t to the ops' vectors independently of the others, as in GDP.
 
     Attributes:
-      tasks: names, in the order in which they are decided.
+      tasks: names of the tasks (choices per op), in the order in which they are decided.
       attention: the attention; its width is that of all vectors, w.
       coupling: "recurrent" or "none".
       spread: approximate standard deviation of the initial logits, in nats. Devices are interchangeable: the uniform
@@ -210,12 +210,12 @@ class TaskHeads(nn.Module):
     def __call__(
         self, ops: jax.Array, mask: jax.Array, options: dict[str, jax.Array], prior: dict[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """For each task logits `[n, o]` float32.
+        """Returns logits `[n, o]` float32 for each task.
 
         Args:
-          ops: `[n, w]` float32, in the order of the sequence.
+          ops: `[n, w]` float32, op embeddings in the order of the sequence.
           mask: `[n]` bool, True for real ops.
-          options: for each task the vectors of its options, `[o, w]` float32.
+          options: for each task the embeddings of its options, `[o, w]` float32.
           prior: for each task `[n, o]` float32, added to the logits; `NEVER` forbids an option.
         """
         norm, width = nn.LayerNorm(name="norm"), ops.shape[1]
@@ -234,7 +234,7 @@ Superposition = Literal["graph", "ops", "none"]
 
 
 class Modulation(nn.Module):
-    """m(h_G) in x^(l+1) = a^l(m(h_G) * x^l): factors for the features that enter each layer.
+    """GO's superposition: factors m(h_G) for the features that enter each layer, x^(l+1) = a^l(m(h_G) * x^l).
 
     A further transformer layer takes the vectors of the graph's ops; the factors are an affine map of its output. The
     paper leaves open whether each op has its own factors ("ops"), or the graph has one factor per feature from the mean
@@ -242,7 +242,7 @@ class Modulation(nn.Module):
 
     Attributes:
       layer: the transformer layer.
-      of: "graph" or "ops".
+      of: "graph" for the same factors for all ops, or "ops" for separate ones.
     """
 
     layer: SegmentLayer
@@ -250,7 +250,7 @@ class Modulation(nn.Module):
 
     @nn.compact
     def __call__(self, ops: jax.Array, mask: jax.Array) -> jax.Array:
-        """`[n, w]` float32 in sequence order, and a mask of real ops `[n]` bool, to `[1 or n, w]` float32."""
+        """Maps op embeddings `[n, w]` float32, in sequence order, to factors, `[1, w]` ("graph") or `[n, w]`."""
         read = nn.LayerNorm(name="norm")(self.layer(ops, mask))
         if self.of == "graph":
             read = mean_of(read, mask)[None]
@@ -261,7 +261,7 @@ ByTask = dict[str, jax.Array]
 
 
 class OpEmbedding(nn.Module):
-    """Vectors of ops, h_G, and of their options.
+    """Embeddings of ops, h_G in the paper (GO), and of their options.
 
     An option's vector is LN(W [features, sum over the ops that chose it / number of ops] + b). The inputs of an op are
     its features, standardised over the graph, the vectors of its chosen options, the mean features of all ops, and the
@@ -270,10 +270,10 @@ class OpEmbedding(nn.Module):
     decisions enter.
 
     Attributes:
-      tasks: their names.
+      tasks: names of the tasks (choices per op).
       width: width of all vectors, w.
       sage: the graph network.
-      plan_features: True adds features of the simulation of the previous choices (ours).
+      plan_features: True adds features from simulating the previous choices (ours).
     """
 
     tasks: tuple[str, ...]
@@ -283,7 +283,7 @@ class OpEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, observation: DecisionObservation, chosen: ByTask) -> tuple[jax.Array, ByTask]:
-        """Vectors of ops `[n, w]`, and of each task's options `[o, w]`, float32.
+        """Returns the embeddings of the ops, `[n, w]`, and of each task's options, `[o, w]`, float32.
 
         Args:
           observation: observation of one graph.
@@ -309,7 +309,7 @@ class OpEmbedding(nn.Module):
 
 
 class DecisionVectors(nn.Module):
-    """Vectors of ops given the last choices: the input of a value head.
+    """Op embeddings given the last choices: the input of a value head.
 
     Attributes:
       embedding: the embedding of ops and options.
@@ -318,7 +318,7 @@ class DecisionVectors(nn.Module):
     embedding: OpEmbedding
 
     def __call__(self, observation: DecisionObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary."""
+        """Returns the op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
         return self.embedding(observation, last_chosen(observation))[0]
 
 
@@ -333,7 +333,7 @@ class DecisionLogits(nn.Module):
       layers: attention layers along the sequence of ops.
       heads: heads of the tasks.
       modulation: modulation of each layer's inputs, or None.
-      iterations: number of iterations i, at least 1, all with the same weights.
+      iterations: number of iterations (i in eq. 2), at least 1, all with the same weights.
       preference: bonus in nats for the last choice, added to its logit (ours).
       votes: True adds logits from the choices of the ops around an op (ours), see `votes`. If
         `embedding.plan_features`, logits of each pair of op and device are added in addition (ours), see `PairLogits`.
@@ -348,12 +348,12 @@ class DecisionLogits(nn.Module):
     votes: bool = False
 
     def setup(self) -> None:
-        """Creates the modules of which there is one per task, and `PairLogits`."""
+        """Creates a `VoteLogits` for each task, if `votes`, and `PairLogits`, if there are plan features."""
         self.voters = {task: VoteLogits() for task in self.embedding.tasks} if self.votes else {}
         self.movers = PairLogits(self.embedding.width) if self.embedding.plan_features else None
 
     def __call__(self, observation: DecisionObservation) -> ByTask:
-        """For each task logits `[n, o]` float32, about -1e9 for forbidden options."""
+        """Returns logits `[n, o]` float32 for each task, about -1e9 for forbidden options."""
         tasks = self.embedding.tasks
         if set(observation.options) != set(tasks):
             has = ", ".join(sorted(observation.options))
@@ -369,7 +369,7 @@ class DecisionLogits(nn.Module):
         return logits
 
     def _iterate(self, observation: DecisionObservation, chosen: ByTask, prior: ByTask) -> ByTask:
-        """Logits of one iteration: permutes ops into sequence order, and back."""
+        """Computes the logits of one iteration: permutes ops into sequence order, and the logits back."""
         ops, options = self.embedding(observation, chosen)
         prior = {task: prior[task] + self._pair_logits(observation, task, ops, chosen[task]) for task in prior}
         ops, mask, prior = jax.tree.map(lambda rows: rows[observation.order], (ops, observation.mask, prior))
@@ -380,7 +380,7 @@ class DecisionLogits(nn.Module):
         return jax.tree.map(lambda rows: rows[place], self.heads(ops, mask, options, prior))
 
     def _pair_logits(self, observation: DecisionObservation, task: str, ops: jax.Array, chosen: jax.Array) -> jax.Array:
-        """Logits from features of pairs of ops and options: `[n, o]` float32."""
+        """Computes logits from features of pairs of ops and options: `[n, o]` float32."""
         chosen = jnp.where(observation.mask[:, None], chosen, 0.0)
         logits, features = jnp.zeros_like(chosen), list[jax.Array]()
         if self.votes:
@@ -393,6 +393,6 @@ class DecisionLogits(nn.Module):
 
 
 def last_chosen(observation: DecisionObservation) -> ByTask:
-    """For each task `[n, o]` float32: 1 for the last choice, 0 elsewhere."""
+    """Returns the last choices one-hot, `[n, o]` float32 for each task; all 0 before the first choice."""
     counts = {task: len(options) for task, options in observation.options.items()}
     return {task: jax.nn.one_hot(choice, counts[task]) for task, choice in observation.previous.items()}

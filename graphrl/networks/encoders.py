@@ -1,8 +1,8 @@
-"""Encoders of graphs: one vector for each op.
+"""Graph encoders: they compute an embedding vector for each op.
 
 - `GraphSage`: max pooling (Hamilton et al. 2017) as in GO (Zhou et al. 2020, section 4.1, eqs 3 and 4).
-- `MessagePassing`: REGAL's, along the edges and against them (workshop paper, appendix A.3, eq. 1).
-- `NeighbourMeans`: a perceptron of ops and the means of their neighbours, the simplest graph network.
+- `MessagePassing`: REGAL's encoder, along the edges and against them (workshop paper, appendix A.3, eq. 1).
+- `NeighbourMeans`: a perceptron on each op's features and its neighbours' mean features, the simplest graph network.
 - `Recurrent`: GAS, graph as sequence, REGAL's recurrent baseline over the ops in topological order (ICLR paper, section
   5.2).
 """
@@ -21,21 +21,21 @@ Neighbours = Literal["together", "apart"]
 
 
 class GraphSage(nn.Module):
-    """A vector for every op from its neighbourhood within `rounds` edges. In each round, with separate weights,
+    """Embeds every op from its neighbourhood within `rounds` edges. In each round, with separate weights,
 
     h_N(v) = max over v's neighbours u of sigmoid(W h_u + b)  (eq. 3),
     h_v = ReLU(W' [h_v, h_N(v)] + b')  (eq. 4).
 
     Without neighbours h_N(v) is 0, which is below every sigmoid. The first h is an affine map of the features. Edges
-    have no features here: the bytes that one carries are among those of the op that it leaves.
+    have no features here: the features of the op that writes a tensor include its bytes.
 
     Deviations from the paper: h is layer-normalised (GraphSAGE scales it to length 1), and by default the ops before v
     and those after it are pooled separately, with separate weights, since schedules depend on the direction of edges.
 
     Attributes:
       width: width of all vectors, w.
-      rounds: at least 0; with 0 ops see only themselves.
-      neighbours: "together", the paper's, or "apart" (ours).
+      rounds: number of rounds, at least 0; with 0 an op's vector depends only on its own features.
+      neighbours: "together" pools predecessors and successors together, as in the paper; "apart" separately (ours).
     """
 
     width: int
@@ -44,10 +44,10 @@ class GraphSage(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-        """`[n, w]` float32.
+        """Returns the embeddings of the ops, `[n, w]` float32.
 
         Args:
-          nodes: `[n, F]` float32.
+          nodes: `[n, F]` float32, features of the ops.
           senders, receivers: `[e]` int32, ops that edges lead from and to; n for padding.
         """
         h = nn.LayerNorm(name="norm_in")(nn.Dense(self.width, name="node_in")(nodes))
@@ -65,19 +65,19 @@ class GraphSage(nn.Module):
 
 
 def max_of_senders(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """For each receiver the elementwise maximum of its senders' values `[n, w]`, all above 0; 0 without senders."""
+    """Returns for each op the elementwise maximum over its senders' values `[n, w]`, all above 0; 0 without senders."""
     messages = values.at[senders].get(mode="fill", fill_value=0)
     return jnp.zeros_like(values).at[receivers].max(messages, mode="drop")
 
 
 class MessagePassing(nn.Module):
-    """A vector for every op after T rounds of messages, from its neighbourhood within T edges (eq. 1):
+    """Embeds every op from its neighbourhood within T edges, by T rounds of messages (eq. 1):
 
     h_v = MLP_n(x_v); h_e = MLP_e(x_e); then T times, with the same weights,
     m_e = MLP_msg([h_s, h_t, h_e]) for an edge from s to t, m'_e = MLP'_msg([h_s, h_t, h_e]),
     h_v = MLP_node([h_v, sum of m_e that arrive at v + sum of m'_e of edges that leave v]).
 
-    With T = 0 ops see only themselves. Deviations from the paper: the sums are layer-normalised before MLP_node, and
+    With T = 0 there are no messages. Deviations from the paper: the sums are layer-normalised before MLP_node, and
     its output is added to h_v and normalised again. Otherwise sums over many edges would grow with every round. Widths
     are ours.
 
@@ -91,7 +91,7 @@ class MessagePassing(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
         graph = observation.graph
         nodes = MLP(self.width, self.width, name="node_in")(graph.nodes)
         nodes = nn.LayerNorm(name="norm_in")(nodes)
@@ -121,7 +121,7 @@ class MessagePassing(nn.Module):
 
 
 class NeighbourMeans(nn.Module):
-    """A vector for every op from its features, their mean over the ops before it, and that over the ops after it.
+    """Embeds every op from its features, and the mean features of its predecessors and of its successors.
 
     Each layer is an affine map, a normalisation over channels, and ReLU. Work and memory are linear in ops and edges,
     while attention is quadratic in ops. Ours: simplified graph convolution (Wu et al. 2019) applies powers of one
@@ -129,7 +129,7 @@ class NeighbourMeans(nn.Module):
 
     Attributes:
       width: width of all vectors, w.
-      layers: at least 1.
+      layers: number of layers, at least 1.
     """
 
     width: int = 16
@@ -137,7 +137,7 @@ class NeighbourMeans(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary.
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
           observation: observation of one graph.
@@ -155,7 +155,7 @@ class NeighbourMeans(nn.Module):
 
 
 def neighbour_mean(values: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-    """For each receiver the mean of its senders' values `[n, w]`; 0 without senders. Ends equal to n are padding."""
+    """Returns for each op the mean over its senders' values `[n, w]`; 0 without senders. Edges to n are padding."""
     counted = jnp.concatenate([values, jnp.ones_like(values[:, :1])], -1).at[senders].get(mode="fill", fill_value=0)
     total = jnp.zeros((values.shape[0], counted.shape[1])).at[receivers].add(counted, mode="drop")
     return total[:, :-1] / jnp.maximum(total[:, -1:], 1.0)
@@ -165,20 +165,20 @@ _DEPTH = NODE_FEATURES.index("depth")
 
 
 class Recurrent(nn.Module):
-    """A vector for every op from two gated recurrent networks, one along a topological order and one against it.
+    """Embeds every op by two gated recurrent networks, one along a topological order and one against it.
 
     The order is by depth, which increases along every edge, then by the op's index. The papers specify neither the
     cell, nor the order, nor the directions: these are ours.
 
     Attributes:
-      width: w, even; each direction has half of it.
+      width: w, even: the width of the vectors; each direction computes half of them.
     """
 
     width: int
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
         features, mask = observation.graph.nodes[:-1], observation.mask
         order = jnp.argsort(jnp.where(mask, features[:, _DEPTH], jnp.inf), stable=True)
         sequence = MLP(self.width, self.width, name="node_in")(features[order])[None]

@@ -1,7 +1,6 @@
-"""The Graph U-Net (Gao and Ji 2019) as in EGRL (section 3.2): attention, pooling to the best half, and unpooling.
-
-`BidirectionalAttention` is graph attention along the edges and against them, on a dense adjacency matrix (EGRL, section
-3.2; Velickovic et al. 2018).
+"""The Graph U-Net (Gao and Ji 2019) as in EGRL (section 3.2): attention, pooling to the half of the nodes with the best
+scores, and unpooling. `BidirectionalAttention` is graph attention along the edges and against them, on a dense
+adjacency matrix (EGRL, section 3.2; Velickovic et al. 2018).
 """
 
 from typing import NamedTuple
@@ -15,8 +14,8 @@ from graphrl.errors import ProblemError
 from graphrl.networks.base import GraphObservation
 
 _SLOPE = 0.2  # slope of the leaky ReLU
-# nats, limit of each end's part of a score. Scores minus this bound are from -42 to 30: e^30 times thousands of
-# senders, and its square in the gradient, are finite in float32.
+# nats, limit of the receiver's and the sender's part of a score. Scores minus this bound are from -42 to 30: e^30 times
+# thousands of senders, and its square in the gradient, are finite in float32.
 _BOUND = 30.0
 
 
@@ -29,7 +28,7 @@ class BidirectionalAttention(nn.Module):
 
     Attributes:
       width: width of the outputs, w.
-      heads: heads of each direction.
+      heads: number of heads per direction.
     """
 
     width: int
@@ -37,8 +36,8 @@ class BidirectionalAttention(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: jax.Array, senders: jax.Array) -> jax.Array:
-        """`[n, F]` float32 and `[n, n]` float32, 1 at `[i, j]` if i = j or an edge leads from j to i and else 0, to
-        `[n, w]` float32; a node without any senders (padding) gets the bias.
+        """Maps nodes `[n, F]` float32 to `[n, w]` float32; `senders` is `[n, n]` float32, 1 at `[i, j]` if i = j or an
+        edge leads from j to i, else 0. A node without any senders (padding) gets the bias.
         """
         n, heads = len(nodes), 2 * self.heads
         each = (heads, self.width // heads)
@@ -54,7 +53,7 @@ class BidirectionalAttention(nn.Module):
 
 
 class Level(NamedTuple):
-    """One resolution of a graph: n nodes, w channels."""
+    """The graph at one depth of the U-Net, after pooling: n nodes, w channels."""
 
     nodes: jax.Array  # [n, w] float32
     senders: jax.Array  # [n, n] float32, 1 at [i, j] if i = j or an edge leads from j to i, else 0
@@ -62,17 +61,17 @@ class Level(NamedTuple):
 
 
 class GraphUNet(nn.Module):
-    """A vector for every op: attention on the graph, `depth` times on half of the nodes before, and back.
+    """Embeds every op: attention on the graph, then `depth` times on half of the remaining nodes, and back up.
 
-    Downwards, nodes of a level within two edges are joined, which is the graph (A + I)^2; those with the largest
-    projection y = x p / |p| on a learned vector are kept, their vectors times sigmoid(y), and attend to one another.
-    Upwards, the vectors return to their places, those of the level before pooling are added, and all attend again.
-    Every attention is followed by ReLU (the last is not) and a normalisation.
+    Down: edges join all nodes within two edges of each other, which is the graph (A + I)^2. The half of the nodes with
+    the largest projections y = x p / |p| on a learned vector p is kept, their vectors times sigmoid(y), and attends.
+    Up: the vectors are written back to their nodes in the graph before pooling and added to its vectors, and all nodes
+    attend again. Every attention is followed by ReLU (the last is not) and a normalisation.
 
     Choices that the paper leaves open: it has "graph attention operations" and cites Gao and Ji, whose gate is a
     sigmoid; the published code's is tanh. The code has batch normalisation, here replaced by layer normalisation: of
-    every node over its channels, independent of other graphs. The table of settings has depth 4, the code's default is
-    3.
+    every node over its channels, independent of other graphs. Depth is 4 in the paper's table of settings, 3 in the
+    code.
 
     Ties between equal scores go to the lower index. Apart from ties, the network is equivariant to permutations of the
     ops.
@@ -80,7 +79,7 @@ class GraphUNet(nn.Module):
     Attributes:
       width: width of all vectors, w: a multiple of 2 * heads.
       depth: number of poolings, each to half of the nodes; at least 0.
-      heads: attention heads in each direction.
+      heads: number of attention heads per direction.
 
     Raises:
       ProblemError: the heads do not divide the width, at the first use.
@@ -92,7 +91,7 @@ class GraphUNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary.
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary.
 
         Args:
           observation: observation of one graph.
@@ -119,8 +118,8 @@ class GraphUNet(nn.Module):
         return level._replace(nodes=nn.LayerNorm()(nodes if last else nn.relu(nodes)))
 
     def _select(self, level: Level, depth: int) -> tuple[jax.Array, jax.Array]:
-        """Scores `[n]` of the nodes, and a selection matrix `[k, n]` float32: 1 at `[i, j]` if kept node i is node
-        j.
+        """Returns the nodes' scores `[n]`, and a selection matrix `[k, n]` float32: 1 at `[i, j]` if kept node i is
+        node j.
         """
         direction = self.param(f"direction_{depth}", nn.initializers.normal(1.0), (self.width,))
         score = level.nodes @ (direction * jax.lax.rsqrt(jnp.square(direction).sum()))
@@ -128,7 +127,7 @@ class GraphUNet(nn.Module):
 
 
 def senders_of(observation: GraphObservation) -> jax.Array:
-    """The dense adjacency of a padded graph, see `Level`; all 0 for padding ops."""
+    """Computes the dense adjacency `senders` of a padded graph, see `Level`; all 0 for padding ops."""
     graph: jraph.GraphsTuple = observation.graph
     own = jnp.diag(observation.mask.astype(jnp.float32))
     n = own.shape[0]
@@ -136,12 +135,12 @@ def senders_of(observation: GraphObservation) -> jax.Array:
 
 
 def within_two(senders: jax.Array) -> jax.Array:
-    """Adjacency of paths of at most two edges: 1 where (A + I)^2 is not 0."""
+    """Computes the adjacency of nodes within two edges of each other: 1 where (A + I)^2 is not 0."""
     return (senders @ senders > 0).astype(jnp.float32)
 
 
 def best(score: jax.Array, mask: jax.Array) -> jax.Array:
-    """Half of the nodes of `mask`, rounded up: those of the largest scores, ties to the lower number.
+    """Selects the half of the nodes of `mask`, rounded up, that has the largest scores; ties go to the lower index.
 
     Ranks are computed by comparing all pairs: no more work than one attention head, and no gather in the gradient.
 

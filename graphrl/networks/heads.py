@@ -1,4 +1,4 @@
-"""Heads on op embeddings of any encoder: logits of the ops' choices, priorities, the value of a graph.
+"""Output heads on the op embeddings of an encoder: logits of the ops' choices, priorities, the value of a graph.
 
 - `ChoiceLogits` and `GraphValue`: REGAL's policy and baseline.
 - `Priorities` and `AutoregressiveDecoder`: Topoformer's decoders; the first runs once per graph, the second at every
@@ -21,19 +21,18 @@ _CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 
 
 class ChoiceLogits(nn.Module):
-    """Logits of independent choices at every op: a perceptron for each (workshop paper, eq. 1, MLP_a,i and MLP_b,i).
-
-    The ICLR paper has one perceptron for all of an op's choices, as here with `shared`.
+    """Logits of independent choices for every op, with one perceptron per choice (REGAL's workshop paper, eq. 1,
+    MLP_a,i and MLP_b,i). The ICLR paper has one perceptron for all of an op's choices, as here with `shared`.
 
     Attributes:
       encoder: observation -> `[n, w]`.
       width: width of the hidden layers.
-      choices: shape of an op's choices, for example (3, 16) or (3, 2, 4); the last is the number of options.
+      choices: shape of an op's logits, for example (3, 16) for 3 choices among 16 options, or (3, 2, 4).
       preferred: observation -> for every choice the option that the initial policy prefers, int32 of a shape that
         broadcasts to `[n, *choices[:-1]]`.
       preference: nats by which the preferred option exceeds the others.
       shared: True uses one perceptron for all choices.
-      fixed: this number of an op's first genes (the first axis of `choices`) always have the preferred option.
+      fixed: number of an op's first genes (the first axis of `choices`) that always have the preferred option.
     """
 
     encoder: nn.Module
@@ -46,7 +45,7 @@ class ChoiceLogits(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, *choices]` float32."""
+        """Returns the logits, `[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
         size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
         one_hot = jax.nn.one_hot(self.preferred(observation), options)
@@ -61,7 +60,7 @@ class ChoiceLogits(nn.Module):
 
 
 class GraphValue(nn.Module):
-    """One number for a graph: MLP_b(mean over ops of MLP_g(h_v)) (workshop paper, A.3, the scalar baseline).
+    """Scalar value of a graph: MLP_b(mean over ops of MLP_g(h_v)) (REGAL's workshop paper, A.3, scalar baseline).
 
     Attributes:
       encoder: observation -> `[n, w]`.
@@ -75,14 +74,14 @@ class GraphValue(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[]` float32."""
+        """Returns the value, `[]` float32."""
         each = MLP(self.width, self.width, name="of_op")(self.encoder(observation))
         mean = mean_of(each, observation.mask)
         return MLP(self.width, 1, SMALL, name="of_graph")(mean)[0] + self.typical
 
 
 class Priorities(nn.Module):
-    """Topoformer's decoder head: y = MLP(h) with ReLU (Gagrani et al. 2022, eq. 7), normalised (eq. 17).
+    """Topoformer's priorities: y = MLP(h) with ReLU (Gagrani et al. 2022, eq. 7), normalised (eq. 17).
 
     Attributes:
       encoder: observation -> `[n, w]`.
@@ -96,13 +95,13 @@ class Priorities(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """`[n]` float32, nats; values of padding ops are arbitrary."""
+        """Returns the priorities, `[n]` float32 in nats; values of padding ops are arbitrary."""
         raw = MLP(self.width, 1, name="priority")(self.encoder(observation))[:, 0]
         return normalise(raw, observation.mask, self.alpha)
 
 
 def normalise(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> jax.Array:
-    """Eq. 17: mean 0 and standard deviation `alpha` over the ops of `mask` `[n]` bool; equal priorities become 0."""
+    """Scales priorities `[n]` to mean 0 and deviation `alpha` over the ops of `mask` (eq. 17); equal ones become 0."""
     real = mask.astype(jnp.float32)
     count = jnp.maximum(real.sum(), 1.0)
     centred = (priorities - (priorities * real).sum() / count) * real
@@ -116,24 +115,24 @@ class Encoder(Protocol):
     width: int
 
     def __call__(self, observation: GraphObservation, actions: jax.Array | None = None) -> jax.Array:
-        """`[n, width]` float32; `actions` `[n, A]` float32 are additional features of ops."""
+        """Returns op embeddings, `[n, width]` float32; `actions` `[n, A]` float32 are additional op features."""
 
 
 class Acted(NamedTuple):
-    """Input of a critic."""
+    """Input of a critic: an observation and the action to evaluate."""
 
     observation: GraphObservation
-    action: jax.Array  # [n, heads, options] float32, one-hot or near it
+    action: jax.Array  # [n, choices, options] float32, one-hot, noisy one-hot, or probabilities
 
 
 class SubActionLogits(nn.Module):
-    """The actor: the encoder, layers of tanh, and a linear layer for each of an op's choices.
+    """EGRL's actor: the encoder, tanh layers, and a linear layer for each of an op's choices.
 
     Attributes:
-      encoder: encoder of the graph.
-      choices: choices of an op, the heads.
-      options: options of each choice.
-      hidden: layers of tanh; EGRL has two after its Graph U-Net.
+      encoder: graph encoder.
+      choices: number of choices per op.
+      options: number of options per choice.
+      hidden: number of tanh layers; EGRL has two after its Graph U-Net.
       last_init: initial weights of the linear layer.
     """
 
@@ -145,7 +144,7 @@ class SubActionLogits(nn.Module):
 
     @nn.compact
     def __call__(self, observation: GraphObservation) -> jax.Array:
-        """`[n, choices, options]` float32."""
+        """Returns the logits, `[n, choices, options]` float32."""
         nodes = self.encoder(observation)
         for _ in range(self.hidden):
             nodes = nn.tanh(nn.Dense(self.encoder.width)(nodes))
@@ -153,17 +152,17 @@ class SubActionLogits(nn.Module):
 
 
 class TwinValue(nn.Module):
-    """The critic: an encoder of features and action, the maximum over ops, and two perceptrons.
+    """EGRL's critic: an encoder of features and action, the maximum over ops, and two perceptrons.
 
     Attributes:
-      encoder: encoder of the graph and the action.
+      encoder: encoder of the graph, which takes the action as additional op features.
     """
 
     encoder: Encoder
 
     @nn.compact
     def __call__(self, acted: Acted) -> jax.Array:
-        """`[2]` float32."""
+        """Returns two independent estimates of the action's value, `[2]` float32."""
         observation, action = acted
         actions = action.reshape(len(action), -1)
         nodes = self.encoder(observation, actions)
@@ -177,17 +176,17 @@ class TwinValue(nn.Module):
 
 
 class Prepared(NamedTuple):
-    """Precomputed values that all steps of one graph share."""
+    """Values of `AutoregressiveDecoder` that are computed once per graph, for all decoding steps."""
 
     graph: jax.Array  # [w], the graph's part of the context
-    context: jax.Array  # [n + 1, 2, w], of each op, and of the start at n: the part as first and as last op
-    keys: jax.Array  # [h, n, w / h], per head of the glimpse
+    context: jax.Array  # [n + 1, 2, w], each op's part of the context as first and as last op; at n, before any op
+    keys: jax.Array  # [h, n, w / h], attention keys of the glimpse's h heads
     values: jax.Array  # [h, n, w / h]
     ops: jax.Array  # [n, w], keys of the final logits
 
 
 class Stepwise(NamedTuple):
-    """A network that runs at every step of decoding, as pure functions of one graph.
+    """A network that is called at every decoding step, as pure functions of one graph.
 
     init: (key, observation) -> params.
     prepare: (params, observation) -> `Prepared`, the encoder's part: once per graph.
@@ -201,7 +200,7 @@ class Stepwise(NamedTuple):
 
 
 class AutoregressiveDecoder(nn.Module):
-    """The distribution of the next op, given the order so far.
+    """Topoformer's distribution of the next op, given the order so far (appendix B).
 
     The context node is W_g (mean of h over ops) + W_c [h_first, h_last], with learned vectors before the first step. It
     attends to the ready ops with `heads` heads (the glimpse), and its compatibility with each ready op, u_j = clip *
@@ -210,8 +209,8 @@ class AutoregressiveDecoder(nn.Module):
 
     Attributes:
       encoder: observation -> `[n, w]`.
-      width: w, the encoder's.
-      heads: heads of the glimpse, a divisor of the width.
+      width: w, the width of the encoder's outputs.
+      heads: number of heads of the glimpse, a divisor of the width.
       clip: largest absolute logit, nats.
     """
 
@@ -230,7 +229,7 @@ class AutoregressiveDecoder(nn.Module):
         self.glimpse_out = nn.Dense(self.width, use_bias=False)
 
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """Logits `[n]` of the first step with every real op ready; used by `init`."""
+        """Returns the first step's logits `[n]` if every real op were ready; only for `init`."""
         none = jnp.full(2, len(observation.mask), jnp.int32)
         return self.step(self.prepare(observation), none, observation.mask)
 
@@ -261,7 +260,7 @@ class AutoregressiveDecoder(nn.Module):
 
 
 def stepwise(module: AutoregressiveDecoder) -> Stepwise:
-    """The decoder as pure functions."""
+    """Converts the decoder to pure functions."""
 
     def init(key: jax.Array, observation: PairObservation) -> Params:
         return module.init(key, observation)["params"]

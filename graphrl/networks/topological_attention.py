@@ -1,7 +1,7 @@
-"""Topoformer's encoder and its ablations: one stack of layers, with a graph for each group of attention heads.
+"""Topoformer's encoder and its ablations: transformer layers whose attention heads each follow one graph on the ops.
 
 Gagrani et al., "Neural Topological Ordering for Computation Graphs" (NeurIPS 2022), section 4.1, eqs 4 and 5; table 3
-for the ablations. `MaskedAttention` restricts each head to certain pairs of ops.
+for the ablations. `MaskedAttention` restricts each head to the pairs of ops that its graph joins.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ _SLOPE = 0.2  # of GAT's leaky ReLU
 
 @dataclasses.dataclass(frozen=True)
 class HeadGroup:
-    """Heads that attend along one graph.
+    """Attention heads that attend along one graph.
 
     Attributes:
-      codes: codes of `graphs.features.RELATIONS`: the senders that a receiver attends to.
-      heads: number of heads, at least 0; with 0 nothing passes along the graph.
+      codes: the graph, as codes of `graphs.features.RELATIONS`: an op attends to the ops in one of these relations.
+      heads: number of heads, at least 0; with 0 the graph has no effect.
 
     Raises:
       ProblemError: a value is out of range.
@@ -55,7 +55,7 @@ class HeadGroup:
 
 
 class MaskedAttention(nn.Module):
-    """All heads of all groups, concatenated.
+    """Multi-head attention in which each group of heads attends along its own graph; outputs are concatenated.
 
     Head k of a group whose graph has j -> i: o_i = sum over those j of a_ij v_j, a_ij = softmax over them of s_ij, with
     s_ij = q_i k_j / sqrt(head_width) ("dot") or LeakyReLU(a_r v_i + a_s v_j) ("additive", the graph attention network).
@@ -67,10 +67,10 @@ class MaskedAttention(nn.Module):
 
     Attributes:
       groups: groups of heads.
-      head_width: width of queries, keys and values.
+      head_width: width of each head's queries, keys and values.
       scoring: "dot" or "additive".
       tied: True if head k of every group has the same parameters.
-      dtype: dtype of the products; sums and softmax are float32.
+      dtype: dtype of the matrix products; sums and softmax are float32.
     """
 
     groups: tuple[HeadGroup, ...]
@@ -81,7 +81,7 @@ class MaskedAttention(nn.Module):
 
     @nn.compact
     def __call__(self, nodes: jax.Array, relation: jax.Array) -> jax.Array:
-        """`[n, w]` float32 and `[n, n]` uint8 to `[n, heads * head_width]` float32."""
+        """Maps nodes `[n, w]` float32, with relation codes `[n, n]` uint8, to `[n, heads * head_width]` float32."""
         if self.scoring not in get_args(Scoring):
             raise ProblemError(f"scoring is {self.scoring!r}: must be one of {', '.join(get_args(Scoring))}")
         counts = [group.heads for group in self.groups]
@@ -98,7 +98,9 @@ class MaskedAttention(nn.Module):
         return jnp.moveaxis(each, 0, 1).reshape(len(nodes), -1)
 
     def _score_factors(self, nodes: jax.Array, values: jax.Array, index: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """Factors `[heads, n, head_width]` or summands `[heads, n, 1]` of the scores, for receivers and for senders."""
+        """Returns the receivers' and the senders' parts of the scores: factors `[heads, n, head_width]` ("dot"), or
+        summands `[heads, n, 1]` ("additive").
+        """
         if self.scoring == "dot":
             queries = self._project("query", nodes, index) * np.asarray(self.head_width**-0.5, self.dtype)
             return queries, self._project("key", nodes, index)
@@ -108,7 +110,7 @@ class MaskedAttention(nn.Module):
         return left, right
 
     def _project(self, name: str, nodes: jax.Array, index: np.ndarray) -> jax.Array:
-        """`[heads, n, head_width]` of `dtype`."""
+        """Projects nodes `[n, w]` for each head: `[heads, n, head_width]` of `dtype`."""
         dense = nn.DenseGeneral((int(index.max()) + 1, self.head_width), use_bias=False, dtype=self.dtype, name=name)
         heads = jnp.moveaxis(dense(nodes), 1, 0)
         return heads[index] if self.tied else heads
@@ -118,7 +120,7 @@ class MaskedAttention(nn.Module):
 def _head(
     scoring: Scoring, relation: jax.Array, bits: jax.Array, left: jax.Array, right: jax.Array, values: jax.Array
 ) -> jax.Array:
-    """One head's outputs `[n, d]` float32: the mean of the senders' values, weighted by the softmax of the scores."""
+    """Computes one head's outputs `[n, d]` float32: the senders' values, weighted by the softmax of the scores."""
     return _head_forward(scoring, relation, bits, left, right, values)[0]
 
 
@@ -136,7 +138,7 @@ def _head_forward(
 def _head_backward(
     scoring: Scoring, saved: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array | None, ...]:
-    """Gradient as by autodiff, but without summing the weights again and with fewer passes over all pairs."""
+    """Computes `_head`'s gradient, in fewer passes over all pairs than autodiff and without summing weights again."""
     relation, bits, left, right, values, out, share = saved
     scores = _scores(scoring, left, right)
     weights = _weights(scores, relation, bits)
@@ -153,8 +155,8 @@ def _head_backward(
 
 
 def _transposed_dot(pairs: jax.Array, vectors: jax.Array) -> jax.Array:
-    """pairs^T vectors, as the transpose of vectors^T pairs. XLA for CPUs would copy the pairs `[n, n]` to transpose
-    them (512 ops, 16 columns, one core: 377 us in all, against 69). The barrier prevents XLA from undoing this.
+    """Computes pairs^T vectors as the transpose of vectors^T pairs. XLA for CPUs would copy `pairs` `[n, n]` to
+    transpose it (512 ops, 16 columns, one core: 377 us in all, against 69). The barrier prevents XLA from undoing this.
     """
     return jax.lax.optimization_barrier(_dot(vectors.T, pairs)).T
 
@@ -195,7 +197,7 @@ GRAPHS: dict[EncoderName, tuple[tuple[int, ...], ...]] = {
 
 
 class TopologicalEncoder(nn.Module):
-    """A vector for every op after `layers` pre-layer-norm layers of attention and perceptron (eqs 4 and 5):
+    """Embeds every op by `layers` pre-layer-norm layers of attention and perceptron (eqs 4 and 5):
 
     h = W x + b; then for every layer h = h + W_o concat of the heads of LN(h); h = h + MLP(LN(h)), GELU.
 
@@ -204,7 +206,7 @@ class TopologicalEncoder(nn.Module):
 
     Attributes:
       groups: groups of heads; without heads the layers are perceptrons on each op alone.
-      layers: at least 0.
+      layers: number of layers, at least 0.
       width: w, width of the vectors and of the perceptrons' hidden layers.
       head_width: width of queries, keys and values.
       scoring, tied, dtype: see `MaskedAttention`; dtype is the perceptrons' too.
@@ -220,7 +222,7 @@ class TopologicalEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> jax.Array:
-        """`[n, w]` float32; rows of padding ops are arbitrary and do not affect real ops."""
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary and do not affect real ops."""
         nodes = nn.Dense(self.width, name="node_in")(observation.nodes)
         groups = tuple(group for group in self.groups if group.heads)
         for layer in range(self.layers):

@@ -1,4 +1,4 @@
-"""Plans, the results for users: their files, traces and pictures."""
+"""Plans and memory maps, the results that users get: their files, traces and pictures."""
 
 from graphrl.plan.plan import Plan
 from graphrl.plan.steps import OpStep, Step, TransferStep

@@ -1,4 +1,4 @@
-"""The plan file: format "graphrl-plan", version 1, read strictly.
+"""The plan file: format "graphrl-plan", version 1, read strictly (unknown keys are errors).
 
 A plan of kernels is version 2. It has `chip`, which determines the kernels' run times, and `inlined`, the names of the
 ops that kernels compute (`Inlining`); its placement and order name kernels by their roots. The model has `memory_limit`
@@ -28,10 +28,10 @@ from graphrl.units import as_integer
 
 @dataclasses.dataclass(frozen=True)
 class Inlining:
-    """The ops that kernels compute.
+    """The ops that are computed inside kernels, in a plan of kernels.
 
     Attributes:
-      chip: determines the run times of kernels.
+      chip: chip whose figures give the run times of kernels.
       inlined: names of the ops that are not kernels themselves, in the graph's order.
     """
 
@@ -40,14 +40,14 @@ class Inlining:
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> "Inlining | None":
-        """The inlining of a graph of kernels; None for other graphs."""
+        """Reads the inlining from a graph of kernels; None for other graphs."""
         if not isinstance(graph, KernelGraph):
             return None
         problem = graph.fusion.problem
         return cls(problem.chip, problem.names(graph.fusion.inlined))
 
     def kernels(self, graph: ComputationGraph) -> KernelGraph:
-        """The kernels of a graph of single ops, or the graph itself if it is that of these kernels.
+        """Builds the graph of kernels from a graph of single ops; returns a graph of these kernels unchanged.
 
         Raises:
           PlanError: an op is not in the graph, may not be inlined, or makes a kernel too large.
@@ -79,7 +79,7 @@ def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Converts a plan to an object of the file's format, keys in the file's order.
 
     Args:
-      fields: of the plan; the inverse of `plan_from_dict`.
+      fields: fields of the plan, as `plan_from_dict` returns them.
 
     Raises:
       PlanError: a cost is infinite, which JSON cannot represent.
@@ -110,12 +110,12 @@ def plan_to_dict(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_plan(data: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the result of `plan_to_dict`, whole or not at all.
+    """Writes the result of `plan_to_dict` to a file, atomically.
 
     The file has one line per key, op of the placement and step of the order.
 
     Raises:
-      GraphrlError: it cannot be written.
+      GraphrlError: the file cannot be written.
     """
     lines = []
     for key, value in data.items():
@@ -137,7 +137,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
       GraphrlError: the file cannot be read.
-      PlanError: it is no plan; one line that names the file and the first fault.
+      PlanError: the file is not a plan; one line that names the file and the first fault.
     """
     return read_strict_json(path, plan_from_dict, PlanError)
 

@@ -25,7 +25,7 @@ MAX_SCALE = 3.0  # times the contents of a memory: a capacity beyond that would 
 
 
 def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Figure:
-    """Draws the picture of a map; method and facts are for its heading."""
+    """Draws the picture of a memory map; `method` and `facts` are texts of its heading."""
     m = problem.memories
     each, bars = min(1.5, 7.0 / m), 2.2
     figure = Picture(figsize=(WIDTH, 1.7 + each * m + bars), dpi=DPI, layout="constrained")

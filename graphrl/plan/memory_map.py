@@ -37,17 +37,17 @@ class MemoryMap:
 
     Attributes:
       graph: the graph's name.
-      method: that searched.
-      chip: the chip.
-      latency: seconds.
-      compiler_latency: seconds of the compiler's own map.
-      seconds: of wall clock that the search took.
-      evaluations: maps that the search costed.
-      seed: of the search.
+      method: method that found the map.
+      chip: chip with the memories.
+      latency: exact latency, in seconds.
+      compiler_latency: latency of the compiler's own map, in seconds.
+      seconds: wall-clock time of the search.
+      evaluations: number of maps that the search costed.
+      seed: seed of the search.
       order: names of the ops as they run.
-      weights: memory of the weights of each op that has any, by op name.
-      outputs: memory of the outputs of each op that writes any (aliases do not count), by op name.
-      bound: no map is faster, seconds; None if not known. Not in the file.
+      weights: memory (its index) for each op's weights, by op name, for ops that have weights.
+      outputs: memory for each op's outputs, by op name, for ops that write any (aliases do not count).
+      bound: lower bound of the latency, in seconds; None if not known. Not in the file.
     """
 
     graph: str
@@ -80,14 +80,14 @@ class MemoryMap:
         seed: int,
         bound: float | None = None,
     ) -> "MemoryMap":
-        """The map that the compiler makes of the requested memories, costed exactly.
+        """Creates the map that the compiler makes of the requested memories, with its exact costs.
 
         Args:
           weights, outputs: `[n]` requested memories, by step.
           method, seconds, evaluations, seed, bound: as in the attributes.
 
         Raises:
-          PlanError: they are no memories of the chip.
+          PlanError: a requested memory is not one of the chip's.
         """
         costs = evaluate(problem, weights, outputs)
         names = [problem.graph.ops[op].name for op in problem.order]
@@ -127,7 +127,7 @@ class MemoryMap:
         return self.bound is not None and self.latency <= self.bound * (1 + PROVED)
 
     def problem(self, graph: ComputationGraph) -> MapProblem:
-        """The problem that the map solves.
+        """Builds the problem that the map solves.
 
         Raises:
           PlanError: the map is of another graph.
@@ -146,7 +146,7 @@ class MemoryMap:
         return map_problem(graph, self.chip, [index[name] for name in self.order])
 
     def memories(self, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
-        """The map by step: the memories of weights and of outputs, `[n] int64` each, 0 for steps without any.
+        """Returns each step's memory for weights and for outputs, `[n] int64` each, 0 for steps without any.
 
         Raises:
           PlanError: an op with weights or outputs is missing, or an op without them is present.
@@ -163,10 +163,10 @@ class MemoryMap:
         return arrays[0], arrays[1]
 
     def check(self, graph: ComputationGraph) -> MapCosts:
-        """Recomputes all costs and compares them with the stated ones.
+        """Checks the map: recomputes all costs, compares them with the stated ones, and returns them.
 
         Raises:
-          PlanError: it is of another graph, is not valid, or states a wrong latency; the first difference.
+          PlanError: the map is of another graph, is not valid, or states a wrong latency; names the first difference.
         """
         problem = self.problem(graph)
         weights, outputs = self.memories(problem)
@@ -207,7 +207,7 @@ class MemoryMap:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """The map as an object of the file's format."""
+        """Converts the map to a JSON object of the file's format."""
         fields = {field: getattr(self, field) for field in _MapFile.__struct_fields__ if field not in _HEAD}
         fields |= {"chip": self.chip.to_dict(), "order": list(self.order)}
         fields |= {"weights": dict(self.weights), "outputs": dict(self.outputs)}
@@ -215,11 +215,11 @@ class MemoryMap:
 
     @staticmethod
     def from_dict(data: object) -> "MemoryMap":
-        """The map of an object of the file's format. `check` it before trusting its numbers.
+        """Reads a map from a JSON object of the file's format. `check` it before trusting its numbers.
 
         Raises:
           PlanError: one line that names the first fault.
-          ProblemError: its chip is not valid.
+          ProblemError: the chip is not valid.
         """
         if isinstance(data, dict):
             for key, right in (("format", FORMAT), ("version", VERSION)):
@@ -234,7 +234,7 @@ class MemoryMap:
         return MemoryMap(**{**fields, "chip": chip, "order": tuple(file.order)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the map as JSON, whole or not at all.
+        """Writes the map to a JSON file, atomically.
 
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.
@@ -248,13 +248,13 @@ class MemoryMap:
 
         Raises:
           GraphrlError: the file cannot be read.
-          PlanError: it is no map; one line that names the file and the first fault.
+          PlanError: the file is not a map; one line that names the file and the first fault.
         """
         return read_strict_json(path, MemoryMap.from_dict, PlanError)
 
 
 class _MapFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The file's keys, in its order."""
+    """Keys of the map file, in the file's order."""
 
     format: str
     version: int

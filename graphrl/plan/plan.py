@@ -1,4 +1,4 @@
-"""Plan, the result for users: the device of each op, the order, and their exact costs.
+"""`Plan`, the result of planning: the device of each op, the order of ops and transfers, and their exact costs.
 
 Its steps are in `plan/steps.py`, the file format in `plan/format.py`, the trace and the curves of time and memory in
 `plan/trace.py`, and the picture in `plan/plot.py`.
@@ -39,13 +39,13 @@ class Plan:
       method: solver that found the plan.
       placement: device of each op, by op name, in the graph's order. In a plan of kernels, here and in the order,
         kernels replace ops, under the names of their roots.
-      order: every op and every transfer that the placement needs, as they run.
-      value: the objective: bytes (int) for "peak_memory", seconds (float) for "makespan" and "max_load".
-      makespan: seconds, under the problem's transfer model; for "max_load" those of a single sample.
-      peak_memory: `[devices]` bytes; for "max_load" those of the weights.
-      seconds: of wall clock that the search took.
-      evaluations: decoded and costed solutions that the search spent.
-      seed: of the search.
+      order: every op and every transfer that the placement needs, in the order in which they run.
+      value: value of the objective: bytes (int) for "peak_memory", seconds (float) for "makespan" and "max_load".
+      makespan: seconds from start to end, under the problem's transfer model; for "max_load", of a single sample.
+      peak_memory: `[devices]` peak bytes of each device; for "max_load", bytes of its weights.
+      seconds: wall-clock time of the search.
+      evaluations: number of solutions that the search decoded and costed.
+      seed: seed of the search.
       inlining: the ops that kernels compute; None in a plan of single ops.
       bound: a lower bound of the objective, or None if not known. Not in the file: `attach` recomputes it.
     """
@@ -86,10 +86,10 @@ class Plan:
         seed: int,
         bound: float | None = None,
     ) -> "Plan":
-        """The plan of discrete decisions, costed exactly.
+        """Creates a plan from a placement and an order, with its exact costs.
 
         Args:
-          graph: of ops, or of kernels (`KernelGraph`).
+          graph: graph of ops, or of kernels (`KernelGraph`).
           placement: `[n]` device of each op.
           order: `[m]` node ids as in `costs/exact`: op v is v, the transfer of tensor t to device b is
             `n + t * devices + b`.
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def excess(self) -> int:
-        """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
+        """Number of bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
         return self.problem.excess(self.peak_memory)
 
     @property
@@ -132,13 +132,13 @@ class Plan:
         return self.excess, self.value
 
     def check(self, graph: ComputationGraph) -> Costs:
-        """Recomputes all costs from the decisions and compares them with the stated ones.
+        """Checks the plan: recomputes all costs from placement and order, and compares them with the stated ones.
 
         Args:
           graph: the planned graph of single ops, also for a plan of kernels, whose run times are recomputed too.
 
         Raises:
-          PlanError: the plan is of another graph, breaks a rule, or states a wrong cost; the first difference.
+          PlanError: the plan is of another graph, breaks a rule, or states a wrong cost; names the first difference.
         """
         if not isinstance(graph, ComputationGraph):
             raise PlanError(f"graph is of type {type(graph).__name__}: must be a ComputationGraph")
@@ -157,7 +157,7 @@ class Plan:
         return costs
 
     def decisions(self, graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
-        """The plan as indices of `graph`: the placement `[n] int64` and the order `[m] int64` of node ids.
+        """Converts names to indices of `graph`: returns placement `[n] int64`, and order `[m] int64` of node ids.
 
         Args:
           graph: the planned graph; for a plan of kernels the graph of kernels.
@@ -185,11 +185,11 @@ class Plan:
         )
 
     def _planned(self, graph: ComputationGraph) -> ComputationGraph:
-        """The graph whose ops are placed: that of the kernels, if the plan is one of them."""
+        """Returns the graph whose ops are placed: the graph of kernels for a plan of kernels, else `graph`."""
         return graph if self.inlining is None else self.inlining.kernels(graph)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as an object of format "graphrl-plan", version 1, or 2 for a plan of kernels.
+        """Converts the plan to a JSON object of format "graphrl-plan", version 1, or 2 for a plan of kernels.
 
         Raises:
           PlanError: a cost is infinite, which the format cannot represent.
@@ -198,7 +198,7 @@ class Plan:
 
     @staticmethod
     def from_dict(data: object) -> "Plan":
-        """The plan of an object of the file's format.
+        """Reads a plan from a JSON object of the file's format.
 
         Raises:
           PlanError: one line that names the first fault.
@@ -206,7 +206,7 @@ class Plan:
         return Plan(**plan_from_dict(data))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as JSON, whole or not at all.
+        """Writes the plan to a JSON file, atomically.
 
         Raises:
           GraphrlError: the file cannot be written; an old one is untouched.
@@ -219,15 +219,15 @@ class Plan:
 
         Raises:
           GraphrlError: the file cannot be read (gzipped files are supported).
-          PlanError: it is no plan; one line that names the file and the first fault.
+          PlanError: the file is not a plan; one line that names the file and the first fault.
         """
         return Plan(**read_plan(path))
 
     def timeline(self, *, by_position: bool | None = None) -> Timeline:
-        """Run intervals of all entries and curves of memory: the data of `trace` and `plot`.
+        """Computes the run interval of every entry and the memory curves, the data of `trace` and `plot`.
 
         Args:
-          by_position: positions in the order instead of seconds; None means only if the makespan is 0.
+          by_position: True for positions in the order instead of seconds; None does so only if the makespan is 0.
 
         Raises:
           PlanError: the plan has no graph (`attach` gives it one).
@@ -272,7 +272,7 @@ class Plan:
         return figure
 
     def _facts(self, *, timed: bool) -> list[str]:
-        """Facts for the heading of a picture, whose axis is time or the position in the order."""
+        """Returns texts for a picture's heading; `timed` if its axis is time, not the position in the order."""
         problem, gap, ops = self.problem, "", len(self.placement)
         facts = [f"{problem.objective.replace('_', ' ')} {format_objective(problem.objective, self.value)}"]
         if self.bound is not None:

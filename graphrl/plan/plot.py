@@ -32,7 +32,7 @@ _CHARACTER = 0.066  # inches, width of a character of an op's label
 
 
 def clean(text: str, longest: int = _MAX_NAME) -> str:
-    """A name as one printable line of at most `longest` characters."""
+    """Cuts a name to one printable line of at most `longest` characters."""
     line = "".join(character if character.isprintable() else "?" for character in text)
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
@@ -92,7 +92,7 @@ def _finish_lanes(axes: Axes, timeline: Timeline, legend: list[Patch]) -> None:
 
 
 def _type_colours(types: list[str], seconds: np.ndarray) -> tuple[dict[str, str], list[Patch]]:
-    """A colour for every type, and the legend: the types with most time (or most ops) have separate colours."""
+    """Chooses a colour for every op type, and the legend; types with most time (or most ops) get their own colours."""
     count = Counter(types)
     weight: Counter[str] = Counter()
     for kind, time in zip(types, seconds.tolist(), strict=True):
@@ -113,7 +113,7 @@ def _label_ops(axes: Axes, timeline: Timeline, ops: np.ndarray, colours: dict[st
 
     Args:
       ops: order entries that are ops.
-      scale: of the time axis.
+      scale: length of one unit of the axis in the timeline's unit.
     """
     if timeline.problem.devices > 12:
         return
@@ -152,13 +152,13 @@ def _draw_transfers(axes: Axes, timeline: Timeline, scale: float) -> None:
 
 
 def _ink(colour: str) -> str:
-    """White or dark, whichever is legible on `colour` ("#RRGGBB")."""
+    """Chooses a text colour, white or dark, that is legible on `colour` ("#RRGGBB")."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 150 else TEXT
 
 
 def _boxes(left: np.ndarray, right: np.ndarray, bottom: np.ndarray, top: np.ndarray) -> np.ndarray:
-    """Rectangles as polygons: `[k, 4, 2]`."""
+    """Converts the sides of k rectangles to polygons: `[k, 4, 2]`."""
     x = np.stack([left, right, right, left], axis=1)
     y = np.stack([bottom, bottom, top, top], axis=1)
     return np.stack([x, y], axis=2)
@@ -170,7 +170,7 @@ _BACKGROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 
 
 
 class Picture(Figure):
-    """A figure that notebooks show although pyplot does not manage it."""
+    """A matplotlib figure that notebooks display although pyplot does not manage it."""
 
     def _repr_png_(self) -> bytes:
         import io
@@ -186,10 +186,10 @@ class Picture(Figure):
 
 
 def image_format(path: str | os.PathLike[str]) -> str:
-    """The image format that a path's ending names.
+    """Returns the image format that a path's ending selects.
 
     Raises:
-      GraphrlError: it is not one of the supported formats; the message lists them.
+      GraphrlError: the format is not supported; the message lists the supported ones.
     """
     check_path(path)
     ending = Path(path).suffix.lower().removeprefix(".")
@@ -199,10 +199,10 @@ def image_format(path: str | os.PathLike[str]) -> str:
 
 
 def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes the picture whole or not at all, in the format that the path's ending names.
+    """Writes the picture atomically, in the format that the path's ending selects.
 
     Raises:
-      GraphrlError: the ending names no supported format, or the file cannot be written.
+      GraphrlError: the ending selects no supported format, or the file cannot be written.
     """
     ending = image_format(path)
     write_atomically(path, lambda file: figure.savefig(file, format=ending), binary=True)
@@ -214,9 +214,9 @@ def plan_figure(
     """Draws the picture of a plan.
 
     Args:
-      timeline: of the plan.
-      graph, method, facts: for the heading, see `draw_heading`.
-      bound: of the objective, seconds or bytes.
+      timeline: timeline of the plan.
+      graph, method, facts: texts of the heading, see `draw_heading`.
+      bound: lower bound of the objective, seconds or bytes.
 
     Raises:
       GraphrlError: the plan's times are not finite.

@@ -1,4 +1,4 @@
-"""The entries of a plan's order by name, and their conversion to indices of a graph."""
+"""Entries of a plan's order, which name ops and tensors, and their conversion to indices of a graph."""
 
 import dataclasses
 import functools
@@ -31,11 +31,11 @@ Step = OpStep | TransferStep
 
 
 class PlacedOps(Mapping[str, int]):
-    """The device of each op by name, in the graph's order; stored as an array, names are built on access.
+    """Mapping of op names to devices, in the graph's order; stored as an array, names are built on access.
 
     Attributes:
-      graph: of n ops.
-      devices: `[n] int64`.
+      graph: graph of n ops.
+      devices: `[n] int64` device of each op.
     """
 
     def __init__(self, graph: ComputationGraph, devices: np.ndarray) -> None:
@@ -59,13 +59,12 @@ class PlacedOps(Mapping[str, int]):
 
 
 class Steps(Sequence[Step]):
-    """The steps of an order, equal to the tuple of them; stored as an array, names are built on access.
+    """Sequence of the steps of an order, equal to a tuple of them; stored as an array, names are built on access.
 
     Attributes:
-      graph: whose ops and tensors run.
+      graph: graph with the ops and tensors.
       devices: number of devices.
-      nodes: `[m] int64` node ids that are valid in the graph: op v is v, the transfer of tensor t to device b is
-        `n + t * devices + b`.
+      nodes: `[m] int64` node ids: op v is v, the transfer of tensor t to device b is `n + t * devices + b`.
     """
 
     def __init__(self, graph: ComputationGraph, devices: int, nodes: np.ndarray) -> None:
@@ -94,7 +93,7 @@ class Steps(Sequence[Step]):
 
 
 def order_array(order: Sequence[Step], graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """Node ids of steps, `[m] int64`: op v is v, the transfer of tensor t to device b is `n + t * devices + b`.
+    """Converts steps to node ids, `[m] int64`: op v is v, the transfer of tensor t to device b `n + t * devices + b`.
 
     Raises:
       PlanError: a step names an op, tensor or device that the graph or the problem does not have.
@@ -119,7 +118,7 @@ def order_array(order: Sequence[Step], graph: ComputationGraph, problem: Problem
 
 
 def placement_array(placement: Mapping[str, int], graph: ComputationGraph) -> np.ndarray:
-    """Device of each op, `[n] int64`.
+    """Converts a placement by op name to an array: the device of each op, `[n] int64`.
 
     Raises:
       PlanError: an op has no device, or a name is not an op of the graph.

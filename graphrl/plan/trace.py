@@ -60,7 +60,7 @@ class Timeline:
         self.memory = [_curve(each, is_op, self.start, self.end, self.length) for each in costs.memory_changes]
 
     def routes(self) -> dict[int, tuple[int, list[int]]]:
-        """By the entry of a transfer: the entry of the op that writes its tensor, and those that read its copy."""
+        """Maps each transfer's entry to the entry of the op that writes its tensor, and entries that read its copy."""
         a = self.graph.arrays
         entry_of_op = np.empty(a.num_ops, np.int64)
         entry_of_op[self.op[self.op >= 0]] = np.flatnonzero(self.op >= 0)
@@ -73,7 +73,7 @@ class Timeline:
         return {entry: (source, targets) for entry, source, targets in pairs}
 
     def name(self, entry: int) -> str:
-        """Label of an order entry: the op's name, or "tensor → device 1"."""
+        """Returns the label of an order entry: the op's name, or "tensor → device 1"."""
         if entry < 0:
             return "start"
         if self.op[entry] >= 0:
@@ -83,7 +83,7 @@ class Timeline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryCurve:
-    """Live bytes of one device: `bytes[i]` from `time[i]` on. Equal times are in the sequence of the order."""
+    """Live bytes of a device over time: `bytes[i]` from `time[i]` on. Equal times are in the sequence of the order."""
 
     time: np.ndarray  # [k] float64, ascending; the last is the axis' length
     bytes: np.ndarray  # [k] int64
@@ -93,7 +93,7 @@ class MemoryCurve:
 
 
 def _curve(changes: np.ndarray, is_op: np.ndarray, start: np.ndarray, end: np.ndarray, length: float) -> MemoryCurve:
-    """The curve of a device from its changes `[c, 3]`: entry, bytes compared with the peak, bytes after."""
+    """Builds a device's curve from its changes `[c, 3]`: entry, bytes compared with the peak, bytes after."""
     entry = changes[1:, 0]
     times = np.stack([start[entry], end[entry]], axis=1).reshape(-1)  # compared at the start, released at the end
     # A transfer's times are clamped between those of the ops around it in the order (see the module's docstring).
@@ -116,15 +116,15 @@ Event = dict[str, Any]
 
 
 def write_trace(timeline: Timeline, facts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the trace whole or not at all.
+    """Writes a plan's trace atomically, as Chrome trace events in JSON.
 
     Args:
-      timeline: of a plan.
-      facts: further facts of the plan.
-      path: of the file.
+      timeline: timeline of a plan.
+      facts: further facts of the plan, by name.
+      path: path of the file.
 
     Raises:
-      GraphrlError: it cannot be written, or its times are not finite.
+      GraphrlError: the file cannot be written, or the plan's times are not finite.
     """
     if not np.isfinite(timeline.length):
         raise PlanError(f"the plan takes {timeline.length} seconds: only a finite one can be drawn")
@@ -135,7 +135,7 @@ def write_trace(timeline: Timeline, facts: Mapping[str, Any], path: str | os.Pat
 
 
 def trace_events(timeline: Timeline) -> Iterator[Event]:
-    """All events: names, slices, arrows, memory counters and peaks."""
+    """Yields all trace events: names, slices, arrows, memory counters and peaks."""
     scale = 1.0 if timeline.by_position else 1e6
     start, length = timeline.start * scale, (timeline.end - timeline.start) * scale
     track = _tracks(timeline)
@@ -165,7 +165,7 @@ def trace_events(timeline: Timeline) -> Iterator[Event]:
 
 
 def _description(timeline: Timeline, entry: int) -> Event:
-    """Name, category and arguments of an entry's slice."""
+    """Returns name, category and arguments of the trace slice of an order entry."""
     if timeline.op[entry] < 0:
         tensor, to = int(timeline.tensor[entry]), int(timeline.to[entry])
         moved = int(timeline.graph.arrays.tensor_bytes[tensor])
@@ -187,7 +187,7 @@ def _description(timeline: Timeline, entry: int) -> Event:
 
 
 def _tracks(timeline: Timeline) -> np.ndarray:
-    """The track of every entry on its device, so that no two slices of a track overlap: `[m] int64`."""
+    """Assigns entries to tracks of their devices, so that no two slices of a track overlap: `[m] int64`."""
     track = np.full(len(timeline.op), _OPS, np.int64)
     for device in range(timeline.problem.devices):
         moved = np.flatnonzero((timeline.op < 0) & (timeline.device == device))
@@ -216,7 +216,7 @@ def _names(timeline: Timeline, track: np.ndarray) -> Iterator[Event]:
 
 
 def _arrows(timeline: Timeline, start: np.ndarray, track: np.ndarray) -> Iterator[Event]:
-    """Producer to transfer and transfer to each consumer; both ends are at the start of their slices."""
+    """Yields arrows from producer to transfer and from transfer to each consumer, between starts of their slices."""
     arrow = 0
     for entry, (producer, consumers) in timeline.routes().items():
         pairs = [(producer, entry), *((entry, reader) for reader in consumers)]

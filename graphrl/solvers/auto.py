@@ -1,4 +1,4 @@
-"""The default method: the portfolio that was best for the time (docs/systems/opponents.md has the figures).
+"""The default method, "auto": the portfolio that was best for the time (docs/systems/opponents.md has the figures).
 
 First the plans that need no search (`candidates`); for the largest load equal stages. Then, until a plan reaches the
 bound or the budget is spent, the stages of the problem in sequence (`stages`; `portfolio.py` runs them).
@@ -39,11 +39,11 @@ from graphrl.solvers.schedules import solver as schedules
 from graphrl.solvers.solver import Solver, solver
 from graphrl.solvers.transfer_rules import solver as transfer_rules
 
-ETF_SHARE = 0.15  # of the time that `etf` may take
-OTHERS_SHARE = 0.05  # of the time for other plans without search than the first two
+ETF_SHARE = 0.15  # largest share of the time for `etf`
+OTHERS_SHARE = 0.05  # share of the time for plans without search other than the first two
 # Orders of one device
 DP_OPS, DP_SHARE, DP_SECONDS = 300, 0.2, 2.0
-FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # of annealing before the minimum cuts
+FIRST_SHARE, FIRST_SECONDS = 0.4, 0.5  # share of the budget, and largest time, for annealing before the minimum cuts
 # Minimum cuts have that share, or the seconds for each op if that is more, which the first pass may take; where that is
 # more than CUT_MOST of the time, annealing takes all the time first.
 CUT_SHARE, CUT_SECONDS, MAX_CUT_SHARE = 0.3, 1e-3, 0.5
@@ -51,20 +51,20 @@ CUT_SHARE, CUT_SECONDS, MAX_CUT_SHARE = 0.3, 1e-3, 0.5
 PEAK_OPS, RENDEZVOUS_OPS, OPTIMUM_OPS, PROOF_OPS = 60, 120, 150, 300  # up to which CP-SAT is worth its time
 MULTILEVEL_OPS, MULTILEVEL_SECONDS = 3_000, 1e-3  # from which a makespan is annealed in levels, seconds for each op
 EXACT_SECONDS = 5e-3  # for each op, below which CP-SAT has no time
-SHORT_SHARE, SHORT_SECONDS = 0.1, 2.0  # of annealing before it
-LISTS_SHARE = 0.3  # of annealing of lists before CP-SAT, at most SOON_SECONDS; and of others after it where it leads
-TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # of each of two ways to anneal, in levels or not, before one has the rest
-TRIAL_GAIN = 0.01  # that the first must have
-TRIAL_OPS = 5_000  # from which it is tried under `link`: smaller random DAGs gain nothing
-POLISH_SHARE = 0.2  # of the budget left then, for the second from its plan
+SHORT_SHARE, SHORT_SECONDS = 0.1, 2.0  # share of the budget, and largest time, for annealing before CP-SAT
+LISTS_SHARE = 0.3  # share of `anneal-list` before CP-SAT, at most SHORT_SECONDS; and of others after it where it leads
+TRIAL_SHARE, LEVELS_SHARE = 0.1, 0.25  # share of each of two ways to anneal, before one has the rest
+TRIAL_GAIN = 0.01  # lead that `anneal-ops` must have then
+TRIAL_OPS = 5_000  # number of ops from which it is tried under `link`: smaller random DAGs gain nothing
+POLISH_SHARE = 0.2  # share of the budget left then, for `anneal-schedule` from its plan
 RULE_METHODS = ("anneal-ops", "go")  # methods whose plans have their sends by the rule, bundled under `rendezvous`
 # The largest load
 STAGES_SHARE, LOADS_SHARE, EXACT_SHARE = 0.25, 0.3, 0.5
-EXACT_GROUPS = 1_000  # groups of colocated ops up to which CP-SAT is worth its time
+EXACT_GROUPS = 1_000  # number of groups of colocated ops up to which CP-SAT is worth its time
 HOT_LOADS = {"rounds": 20, "hot": 0.06}  # many short rounds: each settles early where the few largest groups are
 COOL_LOADS = {"rounds": 1, "hot": 0.003}  # the last one
-SECOND_LOADS_SHARE = 0.5  # of annealing after CP-SAT, before the last
-MAPS_SHARE = 0.2  # of the seconds, for annealing of memory maps
+SECOND_LOADS_SHARE = 0.5  # share of annealing after CP-SAT, before the last
+MAPS_SHARE = 0.2  # share of the seconds for annealing of memory maps
 IF_AHEAD, OTHERWISE = f"if its plan is ahead by {TRIAL_GAIN:.0%}", "otherwise"  # for the table of docs/methods.md
 
 
@@ -94,7 +94,7 @@ def solve_maps(task: MapTask) -> MemoryMap:
 
 
 def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """Stages of a problem, from the first search on."""
+    """Returns the stages (methods in sequence) for a problem, after the plans without search."""
     if problem.objective == "max_load":
         return _loads_stages(graph, budget)
     if problem.devices == 1 and problem.objective == "peak_memory":
@@ -103,7 +103,7 @@ def stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterato
 
 
 def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
-    """Stages for the peak memory of one device."""
+    """Yields the stages for the peak memory of one device."""
     ops, starts = len(graph.ops), functools.partial(_orders, graph)
     yield Stage(series_parallel.solve)  # exact, where the graph is of that kind
     if ops <= DP_OPS:
@@ -117,7 +117,7 @@ def _orders_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 
 def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[Stage]:
-    """Stages for the makespan, and for the peak memory of several devices."""
+    """Yields the stages for the makespan, and for the peak memory of several devices."""
     search, exact = _annealing(graph, problem, budget), _exact_share(graph, problem, budget)
     if lists.supports(problem) and graph.colocation is None:
         yield from _list_stages(search, exact)
@@ -134,7 +134,7 @@ def _schedules_stages(graph: ComputationGraph, problem: Problem, budget: Budget)
 
 
 def _list_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
-    """Stages where transfers block no device, and an order determines the schedule."""
+    """Yields the stages where transfers block no device, so that an order determines the schedule."""
     yield Stage(lists.solve, LISTS_SHARE if exact else TRIAL_SHARE, SHORT_SECONDS)
     if exact:
         yield Stage(cp_sat.solve, exact, options=best_as_hint)
@@ -143,8 +143,8 @@ def _list_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _rendezvous_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
-    """Stages under `rendezvous`, where only `anneal-ops` can continue from its plans. The other annealing restarts
-    after its trial, as its temperature depends on the time.
+    """Yields the stages under `rendezvous`, where only `anneal-ops` can continue from its plans. The other annealing
+    restarts after its trial, as its temperature depends on the time.
     """
     yield Stage(transfer_rules.solve, TRIAL_SHARE, options=_best_of_kind)
     if exact:
@@ -157,7 +157,7 @@ def _rendezvous_stages(search: Solver[Any], exact: float) -> Iterator[Stage]:
 
 
 def _link_stages(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
-    """Stages under `link`, where `anneal-schedule` can continue from all plans; `grouped`: most ops are colocated."""
+    """Yields the stages under `link`, where `anneal-schedule` can continue from all plans; `grouped`: `_is_grouped`."""
 
     def is_tried(plans: list[Plan]) -> bool:  # `anneal-ops` ignores memory
         return not grouped or plans[0].excess > 0
@@ -173,13 +173,13 @@ def _link_stages(search: Solver[Any], grouped: bool) -> Iterator[Stage]:
 
 
 def _trial(search: Solver[Any], when: Callable[[list[Plan]], bool] = lambda plans: True) -> Stage:
-    """The trial that `anneal-ops` is compared with, from the same plans."""
+    """Returns the trial that `anneal-ops` is compared with, from the same plans."""
     share = LEVELS_SHARE if search is multilevel.solve else TRIAL_SHARE
     return Stage(search, share, options=_unannealed_best, when=when)
 
 
 def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
-    """Stages for the largest load."""
+    """Yields the stages for the largest load."""
     yield Stage(stage_dp, STAGES_SHARE, options=best_as_hint)
     if budget.seconds is not None:
         yield Stage(loads.solve.with_options(HOT_LOADS), LOADS_SHARE, options=best_as_hint)
@@ -192,8 +192,8 @@ def _loads_stages(graph: ComputationGraph, budget: Budget) -> Iterator[Stage]:
 
 
 def initial_portfolio(task: Task) -> Portfolio:
-    """The portfolio with the plans that need no search. Its clock restarts after the first of them and the bound, which
-    take seconds on thousands of ops: otherwise a short budget would end without any search.
+    """Builds the portfolio with the plans that need no search. Its clock restarts after the first one and the bound,
+    which take seconds on thousands of ops: otherwise a short budget would end without any search.
 
     Raises:
       ProblemError: the objective is the largest load, and an op can run nowhere.
@@ -217,7 +217,7 @@ def initial_portfolio(task: Task) -> Portfolio:
 def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Iterator[PlacedOrder]:
     """Yields the plans that need no search, in this order. List scheduling; stages of layers, if layers have names;
     `etf`, if it is quick for the time; the given order; list scheduling on fewer devices, which is sometimes better;
-    and `hlfet`. With little time, those before the given order, and a quick list schedule as the first.
+    and `hlfet`. With little time, only those before the given order, with a quick list schedule as the first.
     """
     seconds = math.inf if budget.seconds is None else budget.seconds
     yield schedule_within(graph, problem, seconds)
@@ -244,7 +244,7 @@ def candidates(graph: ComputationGraph, problem: Problem, budget: Budget) -> Ite
 
 
 def _prepare(problem: Problem) -> None:
-    """Compiles the code that the plans without search and the searches on several devices need, once on a machine."""
+    """Compiles, once per machine, the code that the plans without search and the searches on several devices need."""
     if problem.objective == "max_load":
         return  # each method compiles its own code
     if problem.devices == 1:
@@ -259,7 +259,7 @@ def _prepare(problem: Problem) -> None:
 
 
 def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Solver[Any]:
-    """`multilevel` where it is better than `anneal-schedule`, which gains more from clusters."""
+    """Returns `multilevel` where that is better, else `anneal-schedule`, which gains more from clusters."""
     large = problem.objective == "makespan" and len(graph.ops) >= MULTILEVEL_OPS and graph.colocation is None
     large &= not moves_clusters(graph, problem)
     large &= budget.seconds is None or budget.seconds >= MULTILEVEL_SECONDS * len(graph.ops)
@@ -267,7 +267,7 @@ def _annealing(graph: ComputationGraph, problem: Problem, budget: Budget) -> Sol
 
 
 def _exact_share(graph: ComputationGraph, problem: Problem, budget: Budget) -> float:
-    """CP-SAT's share of the time; it places ops one by one. 0 where it gains nothing."""
+    """Returns CP-SAT's share of the time; 0 where it gains nothing or cannot keep colocated ops together."""
     ops = len(graph.ops)
     if problem.objective == "peak_memory":
         share = 0.5 if ops <= PEAK_OPS else 0.0
@@ -285,12 +285,12 @@ def _is_grouped(graph: ComputationGraph) -> bool:
 
 
 def _suits_anneal_ops(problem: Problem) -> bool:
-    """True if `anneal-ops` suits such problems; under `free` there are better ways."""
+    """True if `anneal-ops` suits the problem; under `free` there are better ways."""
     return problem.devices > 1 and problem.objective == "makespan" and problem.transfer != "free"
 
 
 def _rule_leads(plans: list[Plan]) -> bool:
-    """True if the best plan has its sends by the rule, and leads by `TRIAL_GAIN` or a smaller excess."""
+    """True if the best plan has its transfers by the rule, and leads by `TRIAL_GAIN` or a smaller excess."""
     best, other = plans[0], _others_best(plans)["hint"]
     return best.method in RULE_METHODS and (best.excess < other.excess or best.value < (1 - TRIAL_GAIN) * other.value)
 
@@ -305,17 +305,17 @@ def _orders(graph: ComputationGraph, plans: list[Plan]) -> dict[str, Any]:
 
 
 def _best_of_kind(plans: list[Plan]) -> dict[str, Any]:
-    """Options of `anneal-ops`: the best plan of its kind, or None, and all plans to choose from."""
+    """Returns options of `anneal-ops`: the best plan with transfers by the rule, if any, and all plans as starts."""
     return {"hint": next((plan for plan in plans if plan.method in RULE_METHODS), None), "starts": plans}
 
 
 def _others_best(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan but for those with sends by the rule: only `anneal-ops` can
-    continue from bundled ones.
+    """Returns options of a stage that starts from the best plan whose transfers are not by the rule: only `anneal-ops`
+    can continue from bundled ones.
     """
     return best_as_hint([plan for plan in plans if plan.method not in RULE_METHODS])
 
 
 def _unannealed_best(plans: list[Plan]) -> dict[str, Any]:
-    """`_others_best`, without the plans of `anneal-schedule`, too."""
+    """Returns `_others_best`, with the plans of `anneal-schedule` left out, too."""
     return best_as_hint([plan for plan in plans if plan.method not in (*RULE_METHODS, schedules.solve.name)])

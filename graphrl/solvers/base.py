@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PlacedOrder = tuple[np.ndarray, np.ndarray]  # placement [n] of ops, order [m] of node ids as in costs/exact
 
-REPORT_SECONDS = 0.3  # between two reports
+REPORT_SECONDS = 0.3  # least time between two reports
 MAX_EVALUATIONS = 2**31 - 1  # counters are int32 on the device
 
 
@@ -31,9 +31,9 @@ class Budget:
     """Limits of a solver: it stops at whichever limit comes first.
 
     Attributes:
-      evaluations: decoded and costed solutions, or None for no limit.
-      seconds: of wall clock, or None for no limit. JAX's compilation counts; numba's, once per machine, does not. A
-        solver may exclude its first steps: "auto" and "regal+" exclude the first list schedule and the bound.
+      evaluations: maximum number of solutions to decode and cost, or None for no limit.
+      seconds: maximum wall-clock time, or None for no limit. JAX's compilation counts; numba's, once per machine, does
+        not. A solver may exclude its first steps: "auto" and "regal+" exclude the first list schedule and the bound.
 
     Raises:
       ProblemError: neither is given, or one is out of range.
@@ -54,7 +54,7 @@ class Budget:
             raise ProblemError(f"seconds is {seconds!r}: must be a finite number above 0")
 
     def minus(self, evaluations: int, seconds: float) -> "Budget | None":
-        """The budget that is left after spending some evaluations and seconds, or None if nothing is left."""
+        """Returns what is left after spending some evaluations and seconds, or None if nothing is left."""
         count = None if self.evaluations is None else self.evaluations - evaluations
         time = None if self.seconds is None else self.seconds - seconds
         if (count is not None and count < 1) or (time is not None and time <= 0):
@@ -66,9 +66,9 @@ class Progress(Protocol):
     """Called by a solver between its chunks of work, a few times a second at most.
 
     Arguments:
-      evaluations: spent so far.
-      seconds: since the start of the solver.
-      plan: makes the best plan so far (exact costs, on the host: call it only where it is needed).
+      evaluations: number of evaluations so far.
+      seconds: seconds since the start of the solver.
+      plan: function that makes the best plan so far (exact costs, on the host: call it only where it is needed).
       value: the best objective so far as the device computed it (float32, bytes or seconds): exact enough to display.
     """
 
@@ -81,7 +81,7 @@ class Interrupted(KeyboardInterrupt):
     It is a KeyboardInterrupt, so that code that does not know this class stops too.
 
     Attributes:
-      plan: the best so far, a `Plan`, or a `MemoryMap` of a search for maps.
+      plan: the best plan so far: a `Plan`, or a `MemoryMap` if the search is for maps.
     """
 
     def __init__(self, plan: Any) -> None:
@@ -106,12 +106,12 @@ class Search(Generic[A]):
     """Budget, clock, seed and progress callback of any search; the clock runs from the construction.
 
     Attributes:
-      budget, seed: of the search.
+      budget, seed: arguments of the search.
       progress: called as `Progress` describes, or None.
       method: name of the method, which its answers carry; a `Method` writes its name here.
-      best: makes the best answer so far; None before the first answer.
-      started, end: of the search, as `time.perf_counter` counts; the end may be infinite.
-      excluded_seconds: seconds that did not count.
+      best: function that makes the best answer so far; None before the first answer.
+      started, end: start and latest end of the search, as `time.perf_counter` counts; the end may be infinite.
+      excluded_seconds: seconds so far that do not count towards the budget.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Search(Generic[A]):
 
     @contextlib.contextmanager
     def paused_clock(self) -> Iterator[None]:
-        """Excludes the time of a block from the budget: for code that is compiled once on a machine."""
+        """Excludes the time of a `with` block from the budget: for code that is compiled once per machine."""
         start = time.perf_counter()
         try:
             yield
@@ -145,11 +145,11 @@ class Search(Generic[A]):
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start, without excluded time."""
         return time.perf_counter() - self.started
 
     def left(self, evaluations: int) -> Budget | None:
-        """The budget that is left after some evaluations and the time so far, or None if nothing is left."""
+        """Returns the budget that is left after some evaluations and the time so far, or None if nothing is left."""
         return self.budget.minus(evaluations, self.seconds)
 
     def is_spent(self, evaluations: int = 0) -> bool:
@@ -158,14 +158,14 @@ class Search(Generic[A]):
         return spent or time.perf_counter() >= self.end
 
     def share(self, steps: int, total: int | None) -> tuple[float, float]:
-        """Progress of a search of equal steps, for temperatures that fall: the share of the budget that is spent before
-        its next step, and the share of that step; both in [0, 1].
+        """Returns the share of the budget that is spent before a search's next step, and the share of that step, in [0,
+        1].
 
-        If only evaluations are limited, the result depends on the steps alone, so that runs repeat exactly. Time counts
-        from the end of the first step, which compiles.
+        For searches of equal steps whose temperature falls. If only evaluations are limited, the result depends on the
+        steps alone, so that runs repeat exactly. Time counts from the end of the first step, which compiles.
 
         Args:
-          steps: steps so far.
+          steps: number of steps so far.
           total: number of steps within the limit of evaluations, None if they are not limited.
         """
         now = time.perf_counter()
@@ -198,9 +198,9 @@ class Task(Search[Plan]):
     """A search for one plan: a `Search` with its graph and problem.
 
     Attributes:
-      graph, problem: of the plan.
-      sizes: to pad the graph to, so that several graphs share one compiled program; None is the graph's own bucket.
-        Only solvers whose results do not depend on the padding read it.
+      graph, problem: the graph to plan, and the problem.
+      sizes: array sizes to pad the graph to, so that several graphs share one compiled program; None for the graph's
+        own bucket. Only solvers whose results do not depend on the padding read it.
     """
 
     def __init__(
@@ -225,12 +225,12 @@ class Task(Search[Plan]):
         bound: float | None = None,
         optimal: bool = False,
     ) -> Plan:
-        """The plan of decisions, with exact costs.
+        """Builds the plan of a placement and an order, with exact costs.
 
         Args:
           placement: device `[n]` of each op; None is device 0.
           order: `[m]` node ids.
-          evaluations: spent to find the plan.
+          evaluations: number of evaluations spent to find the plan.
           bound: a proved lower bound of the objective, or None.
           optimal: True if the plan is proved optimal: then the bound is the plan's value, if it keeps the memory limit.
         """
@@ -248,7 +248,7 @@ class Task(Search[Plan]):
         return dataclasses.replace(plan, bound=plan.value) if optimal and plan.excess == 0 else plan
 
     def as_answer(self, plan: Plan, evaluations: int = 1) -> Plan:
-        """Returns a plan of this graph as an answer of this search. Costs it again only if its problem is another."""
+        """Returns a plan of this graph as an answer of this search. Costs it again only if its problem differs."""
         if plan.problem != self.problem:
             return self.plan(*plan.decisions(self.graph), evaluations=evaluations)
         return dataclasses.replace(
@@ -256,7 +256,7 @@ class Task(Search[Plan]):
         )
 
     def order_value(self, peak: float) -> float:
-        """Objective of an order on one device, from its peak without resident weights: bytes or seconds."""
+        """Returns the objective (bytes or seconds) of a one-device order, given its peak without resident weights."""
         a = self.graph.arrays
         if self.problem.objective == "makespan":
             return float(a.runtime.sum())

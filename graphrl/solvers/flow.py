@@ -20,16 +20,16 @@ class Flow:
     them.
 
     Attributes:
-      topological: ops.
-      predecessors, successors, after: by op, ops: all dependencies, and those by control alone.
-      inputs: by op, tensors.
-      reads, writes: by op, buffers.
-      of: by tensor, its buffer.
-      users: by buffer, ops.
-      size: by buffer, bytes.
-      pinned: by buffer, True if it is never freed.
-      reuses: by buffer (if any), the buffer that it may take over.
-      evaluations: orders whose peak was computed.
+      topological: the ops in topological order.
+      predecessors, successors: for each op, the ops that it depends on, and those that depend on it.
+      after: for each op, its control predecessors.
+      inputs: for each op, the tensors that it reads.
+      reads, writes: for each op, the buffers that it reads, and those that it allocates.
+      of: for each tensor, its buffer.
+      users, size: for each buffer, the ops that read it, and its bytes.
+      pinned: for each buffer, True if it is never freed.
+      reuses: for each buffer that may take over another one, that other buffer.
+      evaluations: number of orders whose peak was computed.
     """
 
     def __init__(self, graph: ComputationGraph) -> None:
@@ -52,20 +52,20 @@ class Flow:
         self.evaluations = 0
 
     def waiting(self) -> Waiting:
-        """A fresh `Waiting` for an order of the ops."""
+        """Returns a new `Waiting` for the ops: it determines which ops become ready as others run."""
         return self.graph.arrays.waiting()
 
     def kept_bytes(self, op: int) -> int:
-        """Bytes that an op allocates and leaves behind."""
+        """Returns the bytes that an op allocates and leaves behind."""
         return sum(self.size[b] for b in self.writes[op] if self.users[b] or self.pinned[b])
 
     def peak(self, order: list[int]) -> int:
-        """Exact peak of one device, bytes, without resident weights."""
+        """Computes the exact peak of an order on one device, in bytes, without resident weights."""
         self.evaluations += 1
         return max(map(MemoryWalk(self.graph, Problem(), self.routes).step, order))
 
     def least_peak(self, orders: Iterable[list[int]]) -> list[int]:
-        """The order of least peak, the first of equals."""
+        """Returns the order of least peak, the first of equals."""
         return min(orders, key=self.peak)
 
 
@@ -73,9 +73,9 @@ CELLS = 4_000_000  # limit of lanes times uses in one batch: bounds the memory
 
 
 class Usage:
-    """Computes, for orders `[..., n]` of the ops, the bytes `[..., n] int64` while the op at each place runs: aliases,
-    reuses, kept outputs and workspace as in `costs/exact/memory.py`; without resident weights, which add the same to
-    every order.
+    """Computes the memory along orders `[..., n]` of the ops: bytes `[..., n] int64` while the op at each place runs.
+    Counts aliases, reuses, kept outputs and workspace as in `costs/exact/memory.py`, but not resident weights, which
+    add the same to every order.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -118,12 +118,12 @@ class Usage:
         return (live + self._workspace[flat]).reshape(orders.shape)
 
     def peaks(self, orders: np.ndarray) -> np.ndarray:
-        """Peaks `[lanes] int64`, bytes, of the orders `[lanes, n]`, in batches that fit in memory."""
+        """Computes the peaks `[lanes] int64`, in bytes, of the orders `[lanes, n]`, in batches that fit in memory."""
         batch = max(1, CELLS // max(1, len(self._ops)))
         return np.concatenate([self(orders[i : i + batch]).max(axis=1) for i in range(0, len(orders), batch)])
 
     def _allocated_and_freed(self, place: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes `[lanes, b]` that each buffer allocates at its writer and frees after its last op."""
+        """Returns the bytes `[lanes, b]` that each buffer allocates at its writer and frees after its last op."""
         lanes, buffers = last.shape
         allocated = np.repeat(self._bytes[None], lanes, axis=0)
         freed = np.repeat(self._freed[None], lanes, axis=0)

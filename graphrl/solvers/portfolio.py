@@ -1,4 +1,4 @@
-"""Several methods in sequence, as one: each may start from the plans of earlier ones."""
+"""A portfolio: several methods in sequence, as one; each may start from the plans of earlier ones."""
 
 import dataclasses
 import functools
@@ -21,15 +21,15 @@ class Stage(NamedTuple):
     """One method of a portfolio."""
 
     solver: Solver[Any]
-    share: float = 1.0  # of the remaining budget
-    seconds: float = math.inf  # at most
+    share: float = 1.0  # share of the remaining budget that it may spend
+    seconds: float = math.inf  # maximum time
     options: Callable[[list[Plan]], dict[str, Any]] = lambda plans: {}  # from the plans so far, the best first
-    when: Callable[[list[Plan]], bool] = lambda plans: True  # from the plans so far, the best first: True if it runs
+    when: Callable[[list[Plan]], bool] = lambda plans: True  # True if it runs, from the plans so far, the best first
     condition: str = ""  # the condition of `when` in words
 
 
 def best_as_hint(plans: list[Plan]) -> dict[str, Any]:
-    """Options of a stage that starts from the best plan so far."""
+    """Returns the options of a stage that starts from the best plan so far."""
     return {"hint": plans[0]}
 
 
@@ -42,10 +42,10 @@ class _Optimal(Exception):
 
 
 class Portfolio:
-    """Collects plans of one task.
+    """Collects plans of one task, and runs stages that add to them.
 
     Attributes:
-      bound: the best so far, also by proof of a method; None before the first.
+      bound: best lower bound so far, given or proved by a method; None before the first.
     """
 
     def __init__(self, task: Task, bound: float | None = None) -> None:
@@ -54,7 +54,7 @@ class Portfolio:
         self._plans: list[Plan] = []
 
     def add(self, decisions: Iterable[PlacedOrder]) -> None:
-        """Adds plans of rules, an evaluation each, until the budget ends or one is optimal; the first always."""
+        """Adds plans of rules, an evaluation each, until the budget ends or one is optimal; always adds the first."""
         for placement, order in decisions:
             if self.done:
                 return
@@ -94,7 +94,7 @@ class Portfolio:
         return bool(self._plans) and (self._left() is None or self._is_optimal(self._ranked()[0]))
 
     def best(self, *more: Plan) -> Plan:
-        """The best plan so far, with the evaluations and seconds of all plans."""
+        """Returns the best plan so far, with the evaluations and seconds of all plans."""
         best = self._ranked(*more)[0]
         evaluations = self._evaluations() + sum(plan.evaluations for plan in more)
         return dataclasses.replace(
@@ -120,7 +120,7 @@ class Portfolio:
             parent.exclude_time(task.excluded_seconds)
 
     def _report(self, begin: float, evaluations: int, seconds: float, plan: Callable[[], Plan], value: float) -> None:
-        """Progress of a stage that started after `begin` seconds; `seconds` are the stage's, without compilation."""
+        """Reports progress of a stage that started after `begin` seconds; its own `seconds` are without compilation."""
         if value <= (self.bound or 0.0) * (1 + ROUNDING) and self._is_optimal(candidate := plan()):
             raise _Optimal(candidate)
         if self._task.progress is not None:

@@ -22,14 +22,14 @@ A = TypeVar("A")
 
 @dataclasses.dataclass(frozen=True)
 class Method(Generic[T, P, A]):
-    """A search by name.
+    """A search that is called by its name.
 
     Attributes:
-      name: of the method.
+      name: method name.
       help: one-line description.
       search: the decorated function.
       settings: options that override the defaults, see `with_options`; options of a call override them.
-      prepare: compiles the code that it needs, once on a machine, which does not count.
+      prepare: compiles the code that the search needs, once per machine; its time does not count.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Method(Generic[T, P, A]):
     prepare: Callable[[], None] | None = None
 
     def __call__(self, task: T, *args: P.args, **options: P.kwargs) -> A:
-        """The best answer that it finds.
+        """Runs the search and returns its best answer.
 
         Raises:
           Interrupted: on Ctrl-C after its first answer.
@@ -66,11 +66,11 @@ class Method(Generic[T, P, A]):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Values of the options where a call gives none."""
+        """Values of the options that a call does not give."""
         return {name: {**self._keywords, **self.settings}[name] for name in self.options}
 
     def with_options(self, settings: Mapping[str, Any]) -> Self:
-        """A copy of the method with these options."""
+        """Returns a copy of the method with these options."""
         return dataclasses.replace(self, settings={**self.settings, **settings})
 
     @property
@@ -80,12 +80,12 @@ class Method(Generic[T, P, A]):
 
 @dataclasses.dataclass(frozen=True)
 class Solver(Method[Task, P, Plan]):
-    """A search for a good plan, by name.
+    """A search for a good plan, called by its name.
 
     Attributes:
       one_device: True if it orders the ops of one device.
       colocates: True if its schedules for several devices keep colocated ops together.
-      objectives: that it minimises.
+      objectives: objectives that it minimises.
       digest: (problem, **options) -> text that identifies the trained policies that it uses; None if it uses no
         policies.
     """
@@ -96,7 +96,7 @@ class Solver(Method[Task, P, Plan]):
     digest: Callable[..., str] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
-        """The best plan that it finds; raises the errors of every `Method`."""
+        """Checks the problem, runs the search and returns its best plan; raises the errors of every `Method`."""
         self._check(task.problem)
         self._check_colocation(task)
         with task.paused_clock():
@@ -122,7 +122,7 @@ class Solver(Method[Task, P, Plan]):
             )
 
 
-SOLVERS: dict[str, Solver[Any]] = {}  # by name, those of all imported modules
+SOLVERS: dict[str, Solver[Any]] = {}  # solvers of all imported modules, by name
 
 
 def solver(
@@ -135,7 +135,7 @@ def solver(
     digest: Callable[..., str] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Callable[[Callable[Concatenate[Task, P], Plan]], Solver[P]]:
-    """Makes a function of a task and keyword-only options a `Solver`, and registers it; arguments as its attributes."""
+    """Returns a decorator that registers a function of a task and options as a `Solver` with these attributes."""
 
     def register(search: Callable[Concatenate[Task, P], Plan]) -> Solver[P]:
         registered = Solver(

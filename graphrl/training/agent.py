@@ -1,6 +1,6 @@
 """Interface between an agent and the training loop (`Agent`), and a trained policy as a file (`Policy`).
 
-A new agent has to provide nothing else. The package ships policies; methods play policies as well as training
+A new agent has to provide nothing else. The package ships policies; methods accept them as well as training
 checkpoints.
 """
 
@@ -41,11 +41,11 @@ class AgentConfig(Protocol):
 
     @property
     def problem(self) -> Problem | MemoryChip:
-        """The problem for which plans are optimised, or the chip for which memory maps are."""
+        """The problem for which plans are optimised, or the chip for which memory maps are optimised."""
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of each search during training; `graphrl evaluate` gives every method this number."""
+        """Number of evaluations of each search during training, and of every method in `graphrl evaluate`."""
 
     @property
     def init_checkpoint(self) -> str:
@@ -59,13 +59,13 @@ class Agent:
     Attributes:
       policy: the class of the trained policy; its `settings` are the agent's settings (`AgentConfig`).
       learner: (settings, mesh, data) -> a learner with these settings, which the loop compiles for the mesh
-        (`on_mesh`); the data are the run's, for a learner whose state has the shapes of its graphs.
+        (`on_mesh`); the data are the run's, for learners whose state depends on the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
-      methods: settings -> the methods that play a checkpoint with these settings, as in "regal:checkpoint=PATH".
-      opponents: the methods that `graphrl evaluate` compares them with, where they support the problem's objective; the
+      methods: settings -> the methods that use a checkpoint with these settings, as in "regal:checkpoint=PATH".
+      opponents: the methods that `graphrl evaluate` compares them with, if they support the problem's objective; the
         first is the baseline.
       data, schedule: default settings of the data and of the loop.
-      load: names of sets -> their graphs, as the agent sees them.
+      load: names of graph sets -> their graphs, as the agent sees them.
       sizes: graphs -> padded sizes that cover all of them.
       shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
         graphs, so that a batch is the whole training set.
@@ -83,7 +83,7 @@ class Agent:
     shares: Shared = "graphs"
 
     def work_items(self, config: RunConfig[Any]) -> tuple[int, str]:
-        """The number of work items that the devices share, and their name in messages."""
+        """Returns the number of items (graphs or individuals) that the devices share, and their name in messages."""
         if self.shares == "graphs":
             return config.data.graphs, "graphs a batch"
         return config.agent.individuals, "individuals"
@@ -96,7 +96,7 @@ class Policy(ABC, Generic[C]):
     Attributes:
       config: configuration of the learner that trained it.
       params: parameters of the policy network, NumPy arrays.
-      note: its origin: the command, the date.
+      note: origin of the policy: the command and the date.
     """
 
     config: C
@@ -111,12 +111,12 @@ class Policy(ABC, Generic[C]):
     @staticmethod
     @abstractmethod
     def settings() -> Any:
-        """The default settings of the agent's learner."""
+        """Returns the default settings of the agent's learner."""
 
     @staticmethod
     @abstractmethod
     def initial(config: Any, key: jax.Array) -> Any:
-        """Parameters of the policy network before any training."""
+        """Initialises the parameters of the policy network."""
 
     @functools.cached_property
     def digest(self) -> str:
@@ -164,8 +164,8 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def load_or_default(cls, problem: Any, checkpoint: str) -> Self:
-        """The policy that a method plays: the one of a checkpoint (see `load`), or the package's (`default`) if that is
-        "".
+        """Loads the policy for a method: from a checkpoint (see `load`), or, if `checkpoint` is "", the shipped one
+        (see `default`).
 
         Raises:
           GraphrlError: the policy cannot be read or does not exist.
@@ -174,13 +174,13 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:
-        """Digest of the policy of `load_or_default`, for `@solver(digest=...)`; accepts the options of a method."""
+        """Returns the digest of `load_or_default`'s policy, for `@solver(digest=...)`; accepts a method's options."""
         return cls.load_or_default(problem, checkpoint).digest
 
     @classmethod
     def default(cls, problem: Any) -> Self:
-        """The policy that the package ships for a problem's objective and transfer model, or else for its objective
-        alone.
+        """Loads the policy that the package ships for a problem's objective and transfer model, or else for its
+        objective alone.
 
         Raises:
           GraphrlError: the package ships neither.
@@ -189,7 +189,7 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def load_shipped(cls, names: Sequence[str], what: str) -> Self:
-        """The first policy with one of these names in `defaults` that the package ships.
+        """Loads the first of the named policies that exists in `defaults`.
 
         Raises:
           GraphrlError: the package ships none of them; the message includes `what`.
@@ -202,11 +202,11 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def load_params(cls, path: str, config: C) -> Any:
-        """Parameters of a policy (see `load`) from which training starts.
+        """Loads the parameters of a policy (see `load`), from which training starts.
 
         Raises:
           GraphrlError: the policy cannot be read.
-          ProblemError: the policy has another network.
+          ProblemError: the policy's network differs from the configuration's.
         """
         params = cls.load(path).params
         if not cls.fits(params, config):
@@ -279,7 +279,7 @@ class Policy(ABC, Generic[C]):
 
 
 def tiny_graph() -> ComputationGraph:
-    """A tiny graph for initialising parameters, whose shapes depend only on the numbers of features."""
+    """Creates a tiny graph for initialising parameters, whose shapes depend only on the numbers of features."""
     first = Op("a", "op", 1.0, outputs=(Tensor("a.0", 1),), flops=1)
     return ComputationGraph("smallest", (first, Op("b", "op", 1.0, inputs=("a.0",), flops=1)))
 

@@ -2,8 +2,8 @@
 
 `RUN/step-00000120/state` is orbax's: the learner's state as a folder of NumPy arrays, which each process writes and
 reads alone. `checkpoint.json` next to it contains everything else. Both are written into a folder with a temporary
-name, which is then renamed. `RUN/best` is a link to the best checkpoint by validation. A broken checkpoint is renamed
-to `RUN/broken-step-00000120`.
+name, which is then renamed. `RUN/best` is a link to the checkpoint with the best validation score. A broken checkpoint
+is renamed to `RUN/broken-step-00000120`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _LOOP_CLOSED = "Event loop is closed"
 
 
 def save(path: Path, state: Any) -> None:
-    """Writes a pytree of NumPy arrays into a new folder.
+    """Writes a pytree of NumPy arrays to a new folder `path`.
 
     Raises:
       OSError: the folder cannot be written.
@@ -74,7 +74,7 @@ def restore(path: Path) -> Any:
 
 @contextlib.contextmanager
 def _orbax() -> Iterator[Any]:
-    """An orbax checkpointer for this process alone: each process reads for itself, and the first one writes."""
+    """Yields an orbax checkpointer for this process alone: each process reads for itself, and the first one writes."""
     import orbax.checkpoint as ocp
 
     log = logging.getLogger("absl")
@@ -115,7 +115,7 @@ class Info:
       step: number of updates applied to the state.
       config: settings of the run (`config.as_dict`).
       key: data of the run's root key, from which all other keys derive; `key_impl` is its implementation.
-      seconds: training time so far, without interruptions.
+      seconds: training time so far, without the time between interruption and resumption.
       metrics: metrics of the last update.
       validation: means over the held-out graphs for each validation so far, each with its "step".
       score: score of the last validation if it took place at this step, else None.
@@ -150,10 +150,10 @@ class Info:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read.
+    """A checkpoint in memory, as `read` returns it.
 
     Attributes:
-      path: its folder.
+      path: folder of the checkpoint.
       info: see `Info`.
       state: the learner's state, NumPy arrays; nested dicts and lists if it was read without a template.
     """
@@ -164,7 +164,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of a run's folder: the last `keep`, and the best."""
+    """Manages the checkpoints in a run's folder: the last `keep`, and the best."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
@@ -190,8 +190,8 @@ class Checkpoints:
         return path
 
     def last_readable(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
-        """The last checkpoint that can be read (see `read`), or None if there are no checkpoints; and the errors of the
-        broken ones after it, the last first.
+        """Reads the last checkpoint that is not broken (see `read`); None if there are no checkpoints. Also returns the
+        errors of the broken ones after it, by path, the last first.
 
         Raises:
           GraphrlError: all are broken, or the last readable one does not have the structure of `like`.
@@ -215,7 +215,7 @@ class Checkpoints:
         os.rename(path, aside)
 
     def latest(self) -> Path | None:
-        """The folder of the last checkpoint, or None."""
+        """Returns the folder of the last checkpoint; None if there are no checkpoints."""
         return next(reversed(_folders(self._folder)), None)
 
     def clean(self) -> None:
@@ -253,12 +253,12 @@ def read_info(path: Path) -> Info:
 
 
 def current_metrics(values: Mapping[str, T]) -> dict[str, T]:
-    """Metrics by their new names (`RENAMED_METRICS`)."""
+    """Renames metrics with old names (`RENAMED_METRICS`)."""
     return {RENAMED_METRICS.get(name, name): value for name, value in values.items()}
 
 
 def find(path: str | os.PathLike[str]) -> Path:
-    """The folder of a checkpoint: `path` itself, or the best (else the last) one of a run's folder.
+    """Returns the folder of a checkpoint: `path` itself, or, for a run's folder, the best (else the last) checkpoint's.
 
     Raises:
       GraphrlError: there is no checkpoint.
@@ -316,12 +316,12 @@ def _as_structure(state: Any, like: Any, folder: Path) -> Any:
 
 
 def _name(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Path of a leaf, the same for attributes, keys and indices."""
+    """Converts a leaf's path to names, the same for attributes, keys and indices."""
     return tuple(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of graphrl, its git commit and jax."""
+    """Returns the versions of graphrl, its git commit (None outside a repository) and jax."""
     commit = None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["git", "rev-parse", "HEAD"]
@@ -331,12 +331,12 @@ def versions() -> dict[str, str | None]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, in the order of their steps."""
+    """Lists the folders of a run's complete checkpoints, in the order of their steps."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / INFO).is_file())
 
 
 def _temporary(path: Path) -> Path:
-    """Path of a checkpoint while it is written or removed."""
+    """Returns the path of a checkpoint's folder while it is written or removed."""
     return path.with_name(f".{path.name}.tmp")
 
 

@@ -1,7 +1,7 @@
 """Settings of a run: nested frozen dataclasses, filled from files (TOML, JSON) and `key=value` texts, checked by type.
 
 - `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
-- `read_values`, `parsed`, `merged`, `updated`: from files and texts to a dataclass; `as_dict`: back to JSON.
+- `read_values`, `parsed`, `merged`, `updated`: convert files and texts to a dataclass; `as_dict`: back to JSON.
 - `RENAMED`: old names of settings, and `renamed`, which converts them.
 
 Tyro is not used: it prints multi-line errors and needs control of the command line. Here argparse parses it, with
@@ -32,11 +32,11 @@ class Schedule:
 
     Attributes:
       steps: total number of parameter updates.
-      validate_every: steps between two validations; the first takes place before any training.
-      checkpoint_every: steps between two checkpoints, in addition to those at every validation.
-      max_in_flight: updates that are dispatched before the loop waits for the metrics of the first, so that the device
-        is never idle. A metric that is not finite ends the run up to this many steps later, but before the next
-        checkpoint.
+      validate_every: number of steps between two validations; the first takes place before any training.
+      checkpoint_every: number of steps between two checkpoints, in addition to those at every validation.
+      max_in_flight: number of updates that are dispatched before the loop waits for the metrics of the first, so that
+        the device is never idle. A metric that is not finite ends the run up to this many steps later, but before the
+        next checkpoint.
       keep: number of latest checkpoints to keep; the best by validation is kept in addition.
 
     Raises:
@@ -61,7 +61,7 @@ class Schedule:
         return step % self.validate_every == 0 or step >= self.steps
 
     def validations_after(self, step: int) -> int:
-        """Number of validations after this step until the end of the run."""
+        """Counts the validations after this step until the end of the run."""
         every = self.validate_every
         return self.steps // every - step // every + (self.steps % every > 0) if step < self.steps else 0
 
@@ -105,8 +105,8 @@ RENAMED = {
 
 
 def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED) -> dict[str, Any]:
-    """Nested settings by their new names; `prefix` is that of their names. A setting given by both names has the value
-    of the new one.
+    """Renames settings with old names in a nested dict; full names start with `prefix`. If a setting is given by both
+    names, the new one's value counts.
     """
     result: dict[str, Any] = {}
     for name, value in values.items():
@@ -119,7 +119,7 @@ def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str
 
 
 def current_names(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings by their new names; one line on standard error names the old ones, with their origin."""
+    """Renames settings with old names; one line on standard error lists these, with their origin `where`."""
     result = renamed(values)
     if old := [name for name in differences(values, result) if name in RENAMED]:
         new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
@@ -132,14 +132,14 @@ class Text(str):
 
 
 def updated(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
-    """Returns a dataclass with some values changed, also in dataclasses inside it.
+    """Returns a copy of a dataclass with some values changed, also in nested dataclasses.
 
     Fields may be int, float, bool, str, Literal, X | None, tuple[X, ...] and dataclasses. A float also accepts an
     integer and the text "inf"; a tuple accepts a list.
 
     Args:
       config: a frozen dataclass.
-      values: new values by name; for a dataclass inside, a mapping.
+      values: new values by name; for a nested dataclass, a mapping.
       prefix: prefix of the names in messages.
 
     Raises:
@@ -239,7 +239,7 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
-    """Yields the names of the settings in which two dicts of `as_dict` differ."""
+    """Yields the names of the settings in which two results of `as_dict` differ."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict) and a is not b:

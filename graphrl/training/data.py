@@ -1,6 +1,5 @@
-"""Graphs for a learner: training batches by step and held-out batches, with one compiled program per size bucket.
-
-`prefetched` prepares the next batches while the device works on the current one.
+"""Graphs for a learner: a training batch for each step, and held-out batches, with one padded size per size bucket, so
+that each bucket needs one compiled program. `prefetched` prepares the next batches while the device works.
 """
 
 import collections
@@ -24,34 +23,34 @@ Shared = Literal["graphs", "individuals"]
 
 
 class Padded(Protocol):
-    """Sizes that graphs are padded to."""
+    """Sizes to which graphs are padded."""
 
     @property
     def ops(self) -> int:
-        """Padded number of ops of a graph."""
+        """Padded number of ops per graph."""
 
     def covers(self, other: Self) -> bool:
-        """True if a graph of sizes `other` fits."""
+        """True if a graph with sizes `other` can be padded to these sizes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Choice of graphs and their batches. Sets are as in `graphrl compare`: files, folders, `layered:500x20`,
+    """Settings that select graphs and form batches. Sets are as in `graphrl compare`: files, folders, `layered:500x20`,
     `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
 
     Attributes:
       train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default set of `graphrl
         evaluate`, and is not read during training: overlaps with it are found by the names of sets and files.
       graphs: g, the number of graphs in a batch.
-      buckets: number of size buckets: the training graphs are sorted by ops and cut into groups with one padded size
-        each.
-      curriculum: steps until all buckets take part: training starts with the smallest graphs and adds the larger ones
-        bucket by bucket.
+      buckets: number of size buckets: the training graphs are sorted by number of ops and cut into groups with one
+        padded size each.
+      curriculum: number of steps until all buckets are used: training starts with the smallest graphs and adds the
+        larger ones bucket by bucket.
       augment: True gives every training graph new sizes and run times each time (`zoo.augmented`).
-      fresh: True generates new training graphs at every step: the seeds of the sets of `train`, which must be
-        generated, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
+      fresh: True generates new training graphs at every step: the seeds of the sets in `train`, which must be generated
+        sets, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
         set's name weights how often it is drawn, and their sizes determine the padding of its batches.
-      prefetch: training batches that a thread prepares while the device works on earlier ones.
+      prefetch: number of training batches that a thread prepares while the device works on earlier ones.
 
     Raises:
       ProblemError: a value is out of range.
@@ -75,7 +74,7 @@ class DataConfig:
 
 
 class Batch(NamedTuple):
-    """Graphs of one size bucket.
+    """A batch of g graphs from one size bucket.
 
     Attributes:
       names: names of all g graphs.
@@ -100,7 +99,7 @@ Common = Callable[[Sequence[ComputationGraph]], Padded]
 
 
 class Data:
-    """Batches as pure functions of the settings, the seed and the step, independent of earlier calls."""
+    """The graphs of a run. Batches depend only on the settings, the seed and the step, not on earlier calls."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class Data:
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
 
     def batch(self, step: int) -> Batch:
-        """The training batch of a step, counted from 1.
+        """Creates the training batch of a step, counted from 1.
 
         A bucket is drawn in proportion to its number of graphs, and graphs from it without replacement if it has
         enough. Fresh graphs have the seeds after those of the step before. If they exceed the bucket's sizes, the batch
@@ -192,14 +191,14 @@ class Data:
         return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
 
     def _open_buckets(self, step: int) -> int:
-        """Number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""
+        """Returns the number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""
         if step >= self._config.curriculum:
             return len(self._buckets)
         return 1 + (step - 1) * len(self._buckets) // self._config.curriculum
 
 
 def _whole_set_config(config: DataConfig) -> DataConfig:
-    """Settings for batches that are the whole training set.
+    """Returns the settings for batches that each contain the whole training set.
 
     Raises:
       ProblemError: the settings ask for different graphs in each step.
@@ -214,7 +213,7 @@ def _whole_set_config(config: DataConfig) -> DataConfig:
 
 
 def _split(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> list[_Bucket]:
-    """Splits graphs into groups of nearly equal numbers of graphs, smallest number of ops first."""
+    """Sorts graphs by number of ops, and splits them into groups of nearly equal numbers of graphs."""
     by_size = sorted(graphs, key=lambda graph: (len(graph.ops), graph.name))
     ends = [len(by_size) * i // groups for i in range(groups + 1)]
     cut = [tuple(by_size[begin:end]) for begin, end in itertools.pairwise(ends)]
@@ -222,7 +221,7 @@ def _split(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> l
 
 
 def _fresh_buckets(config: DataConfig, common: Common) -> list[_Bucket]:
-    """One bucket for each set of fresh graphs, smallest number of ops first."""
+    """Creates one bucket for each set of fresh graphs, sorted by padded number of ops."""
     sources = [generated_set(name) for name in config.train]
     for group in ("validation", "test"):
         for name in getattr(config, group):
@@ -252,14 +251,14 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def prefetched(make: Callable[[int], T], numbers: range, count: int) -> Iterator[Iterator[T]]:
-    """Results of `make` for each of the numbers, in order.
+    """Context manager that yields an iterator over the results of `make(number)`, in the order of the numbers.
 
     A thread calls `make`: Python runs it while the main thread waits for the device.
 
     Args:
       make: a function of the number alone.
       numbers: the numbers, in order; the caller may stop before the last one.
-      count: results computed before they are requested, which bounds the memory; 0 computes each on request.
+      count: number of results to compute ahead of requests, which bounds the memory; 0 computes each on request.
 
     The iterator raises the exceptions of `make`.
     """

@@ -29,8 +29,8 @@ def configure(count: int, what: str = "graphs a batch", *, distributed: bool = F
     """Configures JAX's CPU devices to share `count` items named `what`, and with `distributed` joins the other
     processes. Must be called before JAX is first used.
 
-    A search on a CPU device runs on about one core, so that graphs spread over equally many devices keep all cores
-    busy. A line on standard error reports idle cores. With `distributed`, each process has one device per core. JAX
+    A search on a CPU device uses about one core, so there is a device per core if the count of items allows it; a line
+    on standard error reports cores that remain idle. With `distributed`, each process has one device per core. JAX
     finds the processes through the cluster (Slurm, Open MPI, Kubernetes, Cloud TPU); without one, through the
     environment variables JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
@@ -80,7 +80,7 @@ def _number(name: str) -> int | None:
 
 
 def barrier(mesh: Mesh) -> None:
-    """Connects the processes of a mesh while all of them are idle.
+    """Waits for all processes of a mesh, and thus connects them while all of them are idle.
 
     Gloo, which connects CPUs, does so at the first sum, and fails if a process is 30 seconds late. A process may be
     late because it builds other graphs, or compiles on a busier machine.
@@ -94,7 +94,7 @@ def barrier(mesh: Mesh) -> None:
 
 
 def own_rows(mesh: Mesh, graphs: int) -> range:
-    """Rows of a batch that this process builds: those of its devices, which are contiguous in the mesh."""
+    """Returns the rows of a batch that this process builds: those for its devices, which are contiguous in the mesh."""
     process = jax.process_index()
     own = [place for place, device in enumerate(mesh.devices.flat) if device.process_index == process]
     share = graphs // mesh.size
@@ -102,12 +102,12 @@ def own_rows(mesh: Mesh, graphs: int) -> range:
 
 
 def shard(rows: Any, mesh: Mesh, graphs: int) -> Any:
-    """Distributes the whole batch over the mesh, from this process's rows.
+    """Creates arrays of a whole batch, sharded over the mesh, from the rows that this process has built.
 
     Args:
-      rows: pytree of NumPy arrays `[own, ...]`, the rows of `own_rows`.
-      mesh: mesh of `mesh.make_mesh`.
-      graphs: g of the whole batch.
+      rows: pytree of NumPy arrays `[own, ...]`, the rows that `own_rows` assigns to this process.
+      mesh: a mesh from `mesh.make_mesh`.
+      graphs: g, the number of graphs in the whole batch.
     """
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
 

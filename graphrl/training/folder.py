@@ -44,14 +44,14 @@ class MetricsLog:
         Args:
           step: number of the update, from 1.
           seconds: training time so far.
-          bucket: padded ops of its graphs.
-          values: metrics, finite.
+          bucket: padded number of ops of the update's graphs.
+          values: metrics by name, all finite.
         """
         self._append({"step": step, "seconds": round(seconds, 3), "bucket": bucket, **values})
         self._show("train", step, values)
 
     def validation(self, step: int, values: Mapping[str, float]) -> None:
-        """Records means over the held-out graphs."""
+        """Records a validation: means of metrics over the held-out graphs."""
         self._append({"step": step, "validation": dict(values)})
         self._show("validation", step, values)
         if self._board is not None:
@@ -75,8 +75,8 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
 
     Args:
       folder: folder of the run.
-      after: step of the checkpoint from which the run continues: later lines and points are removed; None starts from
-        an empty file.
+      after: step of the checkpoint from which the run continues: lines (and TensorBoard's points) of later steps are
+        removed; None starts from an empty file.
 
     Raises:
       GraphrlError: the files cannot be written.
@@ -91,7 +91,7 @@ def metrics_log(folder: Path, after: int | None) -> Iterator[MetricsLog]:
 
 
 def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManager[SummaryWriter | None]":
-    """The writer for TensorBoard; None, and a line on standard error, if tensorboardX is not installed."""
+    """Opens the writer for TensorBoard; None, and a line on standard error, if tensorboardX is not installed."""
     try:
         writer = require("tensorboardX", "tensorboard", "the record for TensorBoard").SummaryWriter
     except MissingExtraError as error:
@@ -107,7 +107,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
 
 
 def _truncate(file: "FileIO", after: int | None) -> None:
-    """Removes lines after the checkpoint's step, and an incomplete last line; all lines if `after` is None."""
+    """Removes lines of steps after `after`, and an incomplete last line; removes all lines if `after` is None."""
     file.seek(0)
     length = 0
     for line in file.readall().splitlines(keepends=True):
@@ -160,7 +160,7 @@ def locked_folder(folder: Path, resume: bool) -> Iterator[None]:
 
 
 def _run_paths(folder: Path) -> list[Path]:
-    """Paths that a run creates before its first checkpoint: files, folders, and the parents of its folder."""
+    """Lists the paths that a run may create before its first checkpoint, innermost first, with its folder's parents."""
     inside = [folder / name for name in (SETTINGS, FILE, _LOCK, BOARD)]
     return [*inside, folder, *folder.parents]
 

@@ -1,4 +1,4 @@
-"""A training run: its folder with settings, metrics and checkpoints, and the loop that writes them.
+"""Trains an agent in a folder with settings, metrics and checkpoints (`train`), by the loop that writes them (`Loop`).
 
 The loop consumes batches and produces parameters. However it ends, the run can continue from its last checkpoint.
 """
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, on_mesh
@@ -39,7 +40,7 @@ class Observer(Protocol):
     """Callbacks for updates and validations, for recording metrics or showing progress."""
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """Called after an update on graphs of `bucket` padded ops; `seconds` is the training time so far."""
+        """Called after an update on graphs padded to `bucket` ops; `seconds` is the training time so far."""
 
     def validation(self, step: int, values: Values) -> None:
         """Called after a validation, with means over the held-out graphs."""
@@ -55,10 +56,10 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass
 class Loop:
-    """One run in one process (of one or several).
+    """The training loop of one run, in one of its processes.
 
     Attributes:
-      learner, data, mesh, schedule: the learner (compiled here), its data, its devices and its number of steps.
+      learner, data, mesh, schedule: the learner (compiled here), its data, its devices, and when to validate and save.
       checkpoints: checkpoints of the run's folder.
       info: metadata of every checkpoint except step, seconds, metrics, validation and score; includes the root key.
       observers: receive all updates and validations.
@@ -149,8 +150,8 @@ class Loop:
         return state
 
     def _validate(self, step: int, state: Any) -> Values:
-        """Means over the held-out graphs. Every validation uses the same keys, so that only the parameters cause
-        differences.
+        """Computes the means of the metrics over the held-out graphs. Every validation uses the same keys, so that only
+        the parameters cause differences.
         """
         by_batch: list[Values] = []
         self.stop.work = "this validation"
@@ -222,14 +223,14 @@ class Result(NamedTuple):
 
 
 def default_config(agent: Agent) -> RunConfig[Any]:
-    """All settings of an agent with their default values."""
+    """Returns all settings of an agent with their default values."""
     return RunConfig(agent.policy.settings(), agent.data, agent.schedule)
 
 
 def run_config(
     agent: Agent, values: Mapping[str, Any], folder: Path | None = None, *, name: str = ""
 ) -> RunConfig[Any]:
-    """The settings of a run: the agent's defaults, updated by the settings of the folder's run, then by `values`.
+    """Returns the settings of a run: the agent's defaults, updated by those of the folder's run, then by `values`.
 
     Args:
       agent: the agent.
@@ -271,6 +272,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       KeyboardInterrupt: a signal before the first checkpoint of a run, or a second signal.
     """
     with locked_folder(folder, resume):
+        prepare_in_background()
         count, what = agent.work_items(config)
         mesh = make_mesh(count, what=what)
         devices.barrier(mesh)
@@ -289,7 +291,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
 
 
 def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
-    """The graphs of a run; of each batch, those that this process builds.
+    """Loads the graphs of a run; in each batch, this process builds only the rows for its own devices.
 
     Raises:
       GraphrlError: a set of graphs cannot be read.
@@ -307,7 +309,7 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
 
 
 def initial_info(name: str, config: RunConfig[Any]) -> Info:
-    """Metadata of the checkpoint before the first step, for a run of the agent with that name."""
+    """Creates the metadata of the checkpoint before the first step, for a run of the agent with that name."""
     key = jax.random.key(config.seed)
     data, impl = jax.random.key_data(key).tolist(), str(jax.random.key_impl(key))
     return Info(name, 0, {}, data, impl, 0.0, {}, [], None)
@@ -326,7 +328,7 @@ class TrainingError(GraphrlError):
 
 
 def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
-    """The initial settings of the folder's run of this agent."""
+    """Reads the settings with which the folder's run was started, and checks that it is a run of this agent."""
     try:
         started = read_document(folder / SETTINGS, RunSettings, FORMAT, VERSION)
     except BrokenError as error:
@@ -339,7 +341,7 @@ def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
-    """The checkpoint from which a run continues, or None if it has none yet."""
+    """Reads the checkpoint from which a run continues, None if it has no checkpoint yet; renames broken later ones."""
     last, broken = checkpoints.last_readable(jax.eval_shape(learner.init, jax.random.key(0)))
     devices.any_process(bool(broken))  # barrier: all processes have read before one of them removes anything
     if last is not None and devices.is_main():
@@ -362,7 +364,7 @@ class RunSettings:
 
 @contextlib.contextmanager
 def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
-    """Observers that record and show the run, in the first process only."""
+    """Yields observers that record and show the run: in the first process only, no observers in the others."""
     after = None if last is None else last.info.step
     if not devices.is_main():
         yield ()
@@ -392,7 +394,7 @@ class _Progress:
         self._held_out = {f"held-out {name}": value for name, value in values.items()}
 
     def _end(self, step: int) -> str:
-        """The expected end of the run; "compiling" until an update without compilation has been timed."""
+        """Describes the expected end of the run; "compiling" until an update without compilation has been timed."""
         remaining = self._schedule.steps - step
         validations = self._schedule.validations_after(step - 1)  # includes the validation of this step
         update, validation = self._pace.each("update"), self._pace.each("validation") or 0.0

@@ -9,10 +9,10 @@ from graphrl.graphs.readers.hlo.work import known_trips
 
 
 def as_program(module: HloModule, computation: Computation) -> HloModule:
-    """A module whose entry is another of its computations.
+    """Returns the module with another of its computations as entry, to plan that like a program.
 
-    The program's arguments belong to its caller. The body of a loop writes its results over its arguments, which
-    `input_output_aliases` of the program declares.
+    The arguments of the computation belong to its caller. A loop body writes its results over its arguments:
+    `input_output_aliases` of the returned module declares that.
     """
     if computation is module.entry:
         return module
@@ -24,10 +24,10 @@ def as_program(module: HloModule, computation: Computation) -> HloModule:
 
 
 def put_back(module: HloModule, program: HloModule) -> HloModule:
-    """The module with changed computations.
+    """Restores the entry of a module after changes; the inverse of `as_program`.
 
     Args:
-      module: the original.
+      module: the original module.
       program: the result of `as_program`, changed.
     """
     entry = program.computations[module.entry.name]
@@ -35,9 +35,9 @@ def put_back(module: HloModule, program: HloModule) -> HloModule:
 
 
 def runs_of(module: HloModule) -> Mapping[str, float]:
-    """Number of runs of each of `HloModule.sequential` in one run of the module, by name.
+    """Counts how often one run of the module runs each computation in `HloModule.sequential`; keys are their names.
 
-    A loop's body counts as at least one run, and as infinitely many if XLA does not know the trips. Every branch of a
+    A loop body counts at least once, and infinitely often if XLA does not know the number of trips. Every branch of a
     conditional counts as run.
     """
     runs = {c.name: 0.0 for c in module.sequential} | {module.entry.name: 1.0}

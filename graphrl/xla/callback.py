@@ -17,20 +17,20 @@ from graphrl.graphs.readers.hlo.module import Computation, HloModule, OutputAlia
 
 Scheduler = Literal["default", "memory"]
 
-# Names of all instructions of computations in their new order, by the computations' names.
+# Name of a computation -> names of all its instructions in their new order.
 Orders = Mapping[str, Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A rule's answer: the module that XLA compiles.
+    """A rule's answer: the schedule with which XLA compiles a module.
 
     Attributes:
-      module: serialized and scheduled; None for XLA's own schedule.
-      scheduler: of XLA, for its own schedule.
+      module: the serialized module with a schedule; None for XLA's own schedule.
+      scheduler: the XLA scheduler that makes XLA's own schedule.
       aliases: results that share the buffers of donated arguments (`donation.preserve_donation`).
-      temp_bytes: predicted temporaries under this schedule; None to skip the check.
-      undonated_bytes: of results that XLA's own schedule writes into donated arguments, but this one does not.
+      temp_bytes: predicted bytes of temporaries under this schedule; None to skip the check.
+      undonated_bytes: bytes of results that XLA's own schedule writes into donated arguments, but this one does not.
       on_misprediction: called with (measured bytes, bytes under XLA's own schedule, reason). Reason is "" if the
         prediction was wrong: XLA's own schedule is used if it needs no more in total. Otherwise it states in one line
         why XLA's own schedule is used.
@@ -57,7 +57,7 @@ _SEPARATOR = "_graphrl_"
 _MARK = re.compile(_SEPARATOR.encode() + rb"([0-9a-f]{16})")
 _TICKET = re.compile(r"graphrl stopped this compilation: ([0-9a-f]{16})")
 _HEAD = 4096  # bytes: the module's name is the first field of its proto
-_LONGEST = 200  # characters of a name that come before a mark, which must be in the head
+_LONGEST = 200  # most characters of a name before its mark, which must be in the head
 
 _rules: dict[str, Rule] = {}
 _reasons: dict[str, Exception] = {}
@@ -69,8 +69,8 @@ class Unplanned(Exception):
     """Raised by a rule that has no schedule for a module yet.
 
     Attributes:
-      module: as XLA scheduled it.
-      seconds: that XLA took until the rule raised.
+      module: the module as XLA scheduled it.
+      seconds: time in seconds that XLA took until the rule raised.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -100,12 +100,12 @@ def register() -> None:
 
 
 def marked(name: str, mark: str) -> str:
-    """The name, clipped to 200 characters, with a mark (16 lower-case hexadecimal digits) that replaces any other."""
+    """Adds a mark (16 lower-case hexadecimal digits) to a name, clipped to 200 characters; replaces an earlier mark."""
     return f"{name.partition(_SEPARATOR)[0][:_LONGEST]}{_SEPARATOR}{mark}"
 
 
 def set_rule(mark: str, rule: Rule) -> None:
-    """Registers a rule for all modules with a mark."""
+    """Registers the rule for all modules whose names have this mark."""
     _rules[mark] = rule
 
 
@@ -115,7 +115,7 @@ def drop_rule(mark: str) -> None:
 
 
 def reason(error: BaseException) -> Exception | None:
-    """The exception by which a rule ended a compilation, if `error` is jax's report of it; else None.
+    """Returns the exception by which a rule ended a compilation, if `error` is jax's report of it; else None.
 
     It is removed from the table: a second call returns None.
     """
@@ -131,7 +131,7 @@ def keep_reason(error: BaseException, reason: Exception) -> None:
 
 
 def rule_of(name: bytes) -> Rule | None:
-    """The rule for a module whose name is contained in `name`, or None."""
+    """Returns the rule for the mark that `name` contains, or None. `name` may have bytes before and after it."""
     mark = _MARK.search(name)
     return _rules.get(mark[1].decode()) if mark else None
 
@@ -154,7 +154,7 @@ def _on_module(data: bytes) -> bytes | None:
 
 
 def rescheduled(module: HloModule, orders: Orders) -> bytes:
-    """The serialized module with other orders of some computations; `module.message` is changed too.
+    """Sets the orders of some computations in `module.message`, in place; returns the serialized module.
 
     Raises:
       PlanError: an order does not have its computation's instructions once each, inputs first.
@@ -169,9 +169,9 @@ def rescheduled(module: HloModule, orders: Orders) -> bytes:
 
 
 def check_sequence(module: HloModule, sequence: Sequence[str], computation: Computation | None = None) -> None:
-    """Raises PlanError unless `sequence` is an order of a computation, by default the entry.
+    """Raises PlanError unless `sequence` is a valid order of a computation, by default the entry.
 
-    An order names every instruction once, after its operands and control predecessors. The computation must be
+    A valid order names every instruction once, after its operands and control predecessors. The computation must be
     scheduled.
     """
     computation = computation or module.entry

@@ -1,8 +1,7 @@
-"""Decorated functions, which are called, copied and pickled like functions, and names for errors and for jax.
+"""Functions that `graphrl.jit` and `graphrl.checkpoint` return: called, copied and pickled like ordinary functions.
 
-`Decorated` is the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions. It is pickled by name if the function's
-module has it under that name, else by value. `function_name`, `named_as` and `argument_names` give functions and their
-arguments the user's names.
+`Decorated` is their base class. It is pickled by name if the function's module has it under that name, else by value.
+`function_name`, `named_as` and `argument_names` provide the user's names of functions and arguments for errors and jax.
 """
 
 import abc
@@ -17,7 +16,7 @@ from typing import Any, Self
 
 
 def function_name(fn: Any) -> str:
-    """The name of a function, of the one within a `functools.partial`, or of the class of an object that is called."""
+    """Returns the name of a function, of the one within a `functools.partial`, or of a callable object's class."""
     while not hasattr(fn, "__name__") and isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
@@ -37,7 +36,7 @@ def named_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..
 
 
 def _written(fn: Any) -> Any:
-    """The function within wrappers, partial functions and objects that are called."""
+    """Returns the function within wrappers, partial functions and callable objects."""
     while True:
         inner = inspect.unwrap(fn)
         if isinstance(inner, functools.partial):
@@ -50,7 +49,7 @@ def _written(fn: Any) -> Any:
 
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The names of a call's arguments: positional ones, then keywords."""
+    """Returns the names of a call's arguments: positional ones, then keywords."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -66,12 +65,12 @@ DOTTED = 4  # the first protocol of pickle that finds functions by dotted names
 
 
 class Decorated(abc.ABC):
-    """A function that replaces another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
+    """A function that wraps another one. Subclasses add their state in `__getstate__` and set it in `__setstate__`.
 
-    A function or method that its module has under its name is pickled by name, and unpickling gives that of the new
-    process. cloudpickle takes functions in `__main__` by value. Any other is pickled with the function that it wraps,
-    which must be picklable. Copies are the function itself, unless a deep copy copies the wrapped object: a method's
-    object, or an object that is called.
+    A function or method that its module has under its name is pickled by name, and unpickling returns the one of the
+    new process. cloudpickle pickles functions in `__main__` by value. Other functions are pickled with the function
+    that they wrap, which must be picklable. Copies are the function itself, unless a deep copy copies the wrapped
+    object: a method's object, or a callable object.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -87,10 +86,10 @@ class Decorated(abc.ABC):
         return self if instance is None else types.MethodType(self, instance)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The wrapped function.
+        """Returns the wrapped function under "_fn".
 
-        For a method that its object has replaced by something else: the method's function and object, since pickle
-        would look the method up in the object.
+        For a method that its object has replaced by something else, these are the method's function and object, since
+        pickle would look the method up in the object.
         """
         fn = self._fn
         if isinstance(fn, types.MethodType):
@@ -105,7 +104,7 @@ class Decorated(abc.ABC):
 
     @staticmethod
     def _function(state: Mapping[str, Any]) -> Callable[..., Any]:
-        """The wrapped function in a state of `__getstate__`."""
+        """Returns the wrapped function in a state of `__getstate__`."""
         fn = state["_fn"]
         return types.MethodType(*fn) if isinstance(fn, tuple) else fn
 
@@ -128,7 +127,7 @@ class Decorated(abc.ABC):
         return _restored, (type(self), self._reference), self._contents, None, None, _fill
 
     def _is_member(self) -> bool:
-        """True if its module has it under its name."""
+        """True if the function's module has it under its name."""
         module, name = self.__dict__.get("__module__"), self.__dict__.get("__qualname__")
         return module is not None and name is not None and _member(module, name) is self
 
@@ -156,7 +155,7 @@ class Decorated(abc.ABC):
 
 
 def _restored(kind: type[Decorated], reference: Any) -> Decorated:
-    """The function of this process that a reference belongs to; a new one without state if it was pickled by value."""
+    """Returns this process's function for a pickled reference; a new one without state if it was pickled by value."""
     member = _member(reference.__module__, reference.__qualname__.rpartition(".")[0])
     is_own = isinstance(member, Decorated) and member.__dict__.get("_reference") is reference
     return member if is_own else kind.__new__(kind)
@@ -171,7 +170,7 @@ def _fill(function: Decorated, contents: Callable[[], dict[str, Any]]) -> None:
 
 
 def _member(module: str, name: str) -> Any:
-    """The object with a dotted name in a module, or None."""
+    """Returns the object with a dotted name in a module, or None."""
     try:
         return functools.reduce(getattr, name.split("."), sys.modules[module])
     except (AttributeError, KeyError):

@@ -1,10 +1,10 @@
 """Donated arguments of a program whose schedule was changed.
 
-XLA loses the input-output aliases when a module returns from its hook (jaxlib 0.10.2:
-`HloModule::ReplaceEntryComputation`). `preserve_donation` therefore ties each such result to its argument by means that
-XLA keeps: loops work in place anyway, and a fusion that reads the argument is declared to write over it. The executable
-then assigns both to one buffer. `mark_donated` marks it in the executable's serialized form as the buffer of the
-donated argument.
+XLA loses the input-output aliases (which result is written into which argument) when a module returns from its hook
+(jaxlib 0.10.2: `HloModule::ReplaceEntryComputation`). `preserve_donation` therefore ties each such result to its
+argument by means that XLA keeps: loops work in place anyway, and a fusion that reads the argument is declared to write
+over it. XLA then assigns both to one buffer. `mark_donated` marks this in the serialized executable as the buffer of
+the donated argument.
 
 `argument_writes` finds the instructions that write over arguments of a program, or of a loop's body, and the readers of
 these arguments. Schedules must run the readers first.
@@ -30,12 +30,12 @@ _NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-g
 
 
 class ArgumentWrites(NamedTuple):
-    """Writes over arguments of the entry, or of a loop's body (`bodies.as_program`).
+    """Writes over arguments of the entry, or of a loop body (`bodies.as_program`).
 
     Attributes:
-      readers: by name of an instruction that writes over an argument: names of the argument's readers, which must run
+      readers: name of an instruction that writes over an argument -> names of the argument's readers, which must run
         before it.
-      exposed: arguments, each a number and a part, whose writers cannot be given such a dependency.
+      exposed: arguments, each as (number, index of a part), whose writers cannot be given such a dependency.
     """
 
     readers: dict[str, frozenset[str]]
@@ -79,10 +79,10 @@ def argument_writes(module: HloModule) -> ArgumentWrites:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Donation:
-    """A module in the form that XLA keeps after it took a schedule.
+    """A module without declared aliases that still writes results into donated arguments; from `preserve_donation`.
 
     Attributes:
-      module: without aliases; some fusions of its entry write over an operand.
+      module: the module without aliases; some fusions of its entry write over an operand.
       aliases: entries of the original `input_output_aliases` whose results still share the argument's buffer.
       lost_bytes: bytes of the results that no longer do.
     """
@@ -94,7 +94,7 @@ class Donation:
 
 @functools.lru_cache(maxsize=2)  # callers ask for one module several times
 def preserve_donation(module: HloModule) -> Donation:
-    """Ties results to the donated arguments that XLA writes them into, where this is possible.
+    """Changes a module such that results stay in the buffers of donated arguments without aliases, where possible.
 
     XLA copies an argument that may still be read when it is written over. If all readers can run before the fusion that
     writes over it, the fusion gets control dependencies on them, and the copy is removed. An argument that is no longer
@@ -161,7 +161,7 @@ def mark_donated(serialized: bytes, aliases: Sequence[OutputAlias]) -> bytes:
 
 
 def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
-    """Names of the entry's instructions that read each value, one for each operand.
+    """Maps each value to the names of the entry's instructions that read it, one for each operand.
 
     Readers through views, and of results of loops that pass the value through, are included.
     """
@@ -178,7 +178,7 @@ def reading_of(flow: Dataflow) -> Mapping[int, Sequence[str]]:
 
 
 def ends_of(flow: Dataflow, alias: OutputAlias) -> tuple[int, int]:
-    """Numbers of the values of an argument and of the result that is written over it."""
+    """Returns the numbers of two values: of an argument and of the result that is written over it."""
     entry = flow.module.entry.name
     argument, result = flow.nodes[flow.parameter(entry, alias.parameter)], flow.nodes[flow.root(entry)]
     return value_at(argument, alias.parameter_index), value_at(result, alias.output_index)
@@ -190,8 +190,8 @@ class _InPlaceFusion(NamedTuple):
     Attributes:
       alias: the alias that it preserves.
       writer: name of the fusion.
-      operand: number of the operand that is the argument.
-      part: index of the part of its result.
+      operand: index of the operand that is the argument.
+      part: index of the part of its result that is written over the argument.
       copy: name of the copy of the argument that it reads now, or "".
       readers: names of all other instructions that read the argument or the copy: they must run first.
     """
@@ -205,7 +205,7 @@ class _InPlaceFusion(NamedTuple):
 
 
 def _written_into(buffers: ModuleBuffers, donated: Sequence[OutputAlias]) -> list[tuple[int, tuple[int, ...]]]:
-    """Arguments, each a number and a part, that are written into although they are not in `donated`."""
+    """Returns arguments, each as (number, index of a part), that are written into although not in `donated`."""
     flow, entry = buffers.flow, buffers.module.entry
     ours = {(alias.parameter, alias.parameter_index) for alias in donated}
     nodes = [flow.nodes[flow.parameter(entry.name, number)] for number in range(len(entry.parameters))]
@@ -252,7 +252,7 @@ def _in_place_fusions(buffers: ModuleBuffers, aliases: Sequence[OutputAlias]) ->
 
 
 def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> tuple[int | None, str]:
-    """Number of the fusion's operand that is an argument or a copy of it, or None; and the copy's name or ""."""
+    """Returns the index of the fusion's operand that is the argument or a copy of it (or None), and the copy's name."""
     if writer.opcode != "fusion":
         return None, ""
     for k, name in enumerate(writer.operands):
@@ -265,7 +265,7 @@ def _operand(entry: Computation, writer: Instruction, argument: Instruction) -> 
 
 
 class _Successors:
-    """Transitive successors of a computation's instructions, under its dependencies and those that are added."""
+    """Finds transitive successors of a computation's instructions; dependencies can be added."""
 
     def __init__(self, computation: Computation) -> None:
         self._after: dict[str, list[str]] = {name: [] for name in computation.by_name}
@@ -274,12 +274,12 @@ class _Successors:
                 self._after[name].append(i.name)
 
     def add(self, name: str, before: Iterable[str]) -> None:
-        """Adds dependencies: all of `before` run before an instruction."""
+        """Adds dependencies: all instructions in `before` must run before instruction `name`."""
         for other in before:
             self._after[other].append(name)
 
     def of(self, name: str) -> set[str]:
-        """Names of the instruction and of all that can only run after it."""
+        """Returns the names of the instruction and of all that can only run after it."""
         todo, visited = [name], {name}
         while todo:
             for other in self._after[todo.pop()]:
@@ -290,7 +290,7 @@ class _Successors:
 
 
 def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tuple[int, ...]]:
-    """The entry's instruction that computes a part of the entry's result, and the part's index in its own result."""
+    """Finds the instruction that computes a part of the entry's result; also returns the part's index in its result."""
     by_name, i = module.entry.by_name, module.entry.root
     while True:
         if i.opcode == "tuple" and index:
@@ -302,7 +302,7 @@ def _maker(module: HloModule, index: tuple[int, ...]) -> tuple[Instruction, tupl
 
 
 def _declared(module: HloModule, fusions: Sequence[_InPlaceFusion]) -> HloModule:
-    """The module with fusions that write over arguments."""
+    """Declares in a copy of the module that fusions write over arguments."""
     message, entry = _message_of(module)
     instructions = {i.name: i for i in entry.instructions}
     for fusion in fusions:
@@ -323,7 +323,7 @@ def _declared(module: HloModule, fusions: Sequence[_InPlaceFusion]) -> HloModule
 
 
 def _copied(module: HloModule, numbers: Iterable[int]) -> HloModule:
-    """The module whose instructions read copies of the given arguments."""
+    """Adds copies of the given arguments to a module, and makes all instructions read the copies instead."""
     message, entry = _message_of(module)
     instructions, sequence = list(entry.instructions), list(_scheduled(message, entry))
     first = max(i.id for i in instructions) + 1
@@ -340,7 +340,7 @@ def _copied(module: HloModule, numbers: Iterable[int]) -> HloModule:
 
 
 def _message_of(module: HloModule) -> tuple[Any, Any]:
-    """A copy of a module's message, and its entry computation."""
+    """Copies a module's message; returns the copy and its entry computation."""
     message = type(module.message)()
     message.CopyFrom(module.message)
     return message, next(c for c in message.computations if c.id == message.entry_computation_id)
@@ -353,7 +353,7 @@ def _scheduled(message: Any, entry: Any) -> Any:
 def _with_entry(
     module: HloModule, message: Any, entry: Any, instructions: Iterable[Any], sequence: Iterable[Any]
 ) -> HloModule:
-    """The module with other instructions in its entry, in the order of `sequence`; without aliases."""
+    """Replaces the instructions of a module's entry, to run in the order of `sequence`; the result has no aliases."""
     _scheduled(message, entry)[:] = [i.id for i in sequence]
     replace(entry.instructions, instructions)
     changed = parse_module(message.SerializeToString(), module.name)

@@ -34,19 +34,19 @@ SCHEDULERS: dict[Scheduler, dict[str, Any]] = {
 }
 _MARKER = "_graphrl"  # an attribute of the function in jax's place
 _installing = threading.Lock()
-_TOLERANCE = 0.01  # tolerated error of a prediction, as part of it
-_LONGEST = 200  # characters of a reason
+_TOLERANCE = 0.01  # tolerated error of a prediction, as a share of it
+_LONGEST = 200  # most characters of a reason
 _loaded = threading.local()  # `.last`: this thread's loaded executable and its serialized form, until jax caches it
 PLATFORM = "cpu"
 GPUS = ("gpu", "cuda", "rocm")  # as jax names them
 
 # Buffers are assigned before code is generated, so that memory figures do not need optimised code.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-_warned: set[str] = set()  # warnings
+_warned: set[str] = set()  # messages of earlier warnings
 
 
 def why_unavailable(platform: str = PLATFORM) -> str | None:
-    """None if XLA can be given other schedules on this platform, else one line with the reason."""
+    """Returns one line why XLA cannot be given other schedules on this platform; None if it can."""
     if platform in GPUS:
         why = "it needs close to the least memory already, and XLA drops donation when it is given another order"
         return f"XLA's own order is used on GPUs: {why}"
@@ -64,7 +64,7 @@ def why_unavailable(platform: str = PLATFORM) -> str | None:
 
 
 def captured(lowered: jax.stages.Lowered, scheduler: Scheduler = "default") -> HloModule:
-    """The optimised module of a lowered program as XLA schedules it.
+    """Captures the optimised module of a lowered program, with XLA's own schedule.
 
     No code is generated: this takes seconds and needs no weights.
 
@@ -93,11 +93,11 @@ def compile_in_order(
 
     Args:
       lowered: the result of `jax.jit(fn).lower(...)`.
-      order: of one of XLA's schedulers; or of each computation in `HloModule.sequential`, places in its instructions.
-      quick: for `memory_analysis()` only: the same buffers, slow code.
+      order: one of XLA's schedulers; or for each of `HloModule.sequential`, indices of its instructions in order.
+      quick: compile fast, to slow code with the same buffers, if only `memory_analysis()` is needed.
 
     Raises:
-      PlanError: the places are no orders of the module's instructions.
+      PlanError: the indices are not valid orders of the module's instructions.
       GraphrlError: this jax has no hook.
     """
     if isinstance(order, str):
@@ -142,7 +142,7 @@ def warn_once(message: str) -> None:
 
 
 def without_disk_cache() -> contextlib.AbstractContextManager[None]:
-    """Context in which this thread's compilations write nothing into jax's cache on disk."""
+    """Returns a context in which this thread's compilations write nothing into jax's cache on disk."""
     from jax._src import config
 
     return config.persistent_cache_min_compile_time_secs(float("inf"))
@@ -158,7 +158,7 @@ def forget_calls(jitted: Any) -> None:
 
 
 def platform_of(lowered: jax.stages.Lowered) -> str:
-    """The platform that a program was lowered for: "cpu", "cuda", ..."""
+    """Returns the platform that a program was lowered for: "cpu", "cuda", ..."""
     try:
         return str(lowered._lowering.compile_args["backend"].platform)
     except (AttributeError, KeyError):
@@ -166,7 +166,7 @@ def platform_of(lowered: jax.stages.Lowered) -> str:
 
 
 def install() -> None:
-    """Puts `_Compilation` in the place of jax's function, once in a process.
+    """Replaces jax's compile function by `_Compilation`, once in a process.
 
     Raises:
       ImportError, AttributeError: this jax has no such functions.
@@ -180,7 +180,7 @@ def install() -> None:
 
 
 def renamed(module: Any, mark: str) -> Any:
-    """A copy of a StableHLO module with the mark in its name."""
+    """Copies a StableHLO module, and adds a mark to the copy's name (`callback.marked`)."""
     from jaxlib.mlir import ir
 
     content = io.BytesIO()
@@ -193,7 +193,7 @@ def renamed(module: Any, mark: str) -> Any:
 
 
 class _OtherScheduler(Exception):
-    """Ends a compilation whose module is to be scheduled by XLA's other scheduler."""
+    """Raised to end a compilation whose module is to be scheduled by XLA's other scheduler."""
 
 
 class _Serialized(NamedTuple):
@@ -206,7 +206,7 @@ class _Serialized(NamedTuple):
 
 
 def _write_serialized(original: Any) -> Any:
-    """Wraps jax's writes into its cache on disk: an executable that was loaded serializes without its code (0.10.2)."""
+    """Wraps jax's cache writes: a loaded executable serializes without its code (0.10.2), so its own data is stored."""
 
     def write(key: str, seconds: float, name: str, backend: Any, executable: Any, *callbacks: Any) -> Any:
         loaded, data = _loaded.__dict__.pop("last", (None, b""))
@@ -228,14 +228,14 @@ def _wrap_compile(original: Any) -> Any:
 
 
 class _Compilation:
-    """The compilation of one module."""
+    """Compiles one module as a rule decides, and checks the result."""
 
     def __init__(self, original: Any, target: tuple[Any, Any, Any, Sequence[Any]], module: Any) -> None:
         self._original, self._module = original, module
         self._backend, self._devices, self._options, self._callbacks = target
 
     def run(self, rule: Rule) -> Any:
-        """Compiles by a rule; returns the loaded executable."""
+        """Compiles with the schedule that a rule chooses; returns the loaded executable."""
         answers: list[Answer] = []
         began = time.perf_counter()
 
@@ -282,7 +282,7 @@ class _Compilation:
             self._options.env_option_overrides = before
 
     def _checked(self, executable: Any, answer: Answer) -> Any:
-        """The executable with its donated arguments; another one if it does not meet the answer's prediction."""
+        """Restores donation of the executable; returns another one if it does not meet the answer's prediction."""
         from jax._src.compilation_cache import is_cache_used
 
         if answer.module is None:
@@ -327,7 +327,7 @@ def _check_private_names() -> None:
 
 
 def _renamed(lowered: jax.stages.Lowered, mark: str) -> jax.stages.Lowered:
-    """A copy with the mark in its module's name, without an executable."""
+    """Copies a lowered program, with a mark in its module's name and without an executable."""
     twin, twin._lowering = copy.copy(lowered), copy.copy(lowered._lowering)
     module = renamed(lowered.compiler_ir("stablehlo"), mark)
     twin._lowering._hlo, twin._lowering._executable = module, None  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """`graphrl.jit` and `graphrl.compile`: programs that run in the order that needs the least memory.
 
-`jit` replaces `jax.jit`; `compile` gives the executable for given arguments.
+`jit` replaces `jax.jit`; `compile` returns the executable for given arguments.
 
-A program without a decision is never run. Its compilation ends in an exception before XLA generates code. The captured
+A program without a plan is never run. Its compilation ends in an exception before XLA generates code. The captured
 module is planned, and the program is called again; this compilation gets the planned schedule. So donated arguments are
 intact until the planned program takes them, and a program that fits into memory only with its plan can run. Calls of
 compiled programs go through jax's own dispatch.
@@ -50,9 +50,9 @@ except ImportError:  # then the hook is missing too
 
 _ATTEMPTS = 3
 
-_functions: collections.Counter[str] = collections.Counter()  # functions of one name and settings
+_functions: collections.Counter[str] = collections.Counter()  # number of functions with the same name and settings
 
-_MIN_ROUNDS = 5  # of calls that are timed
+_MIN_ROUNDS = 5  # least rounds of timed calls
 _SECONDS = 2.0  # for all rounds beyond that
 
 
@@ -85,7 +85,7 @@ def jit(
     `graphrl.jit` acts as `jax.jit`: put it outermost.
 
     If an argument contains a module of Flax NNX or Equinox, it acts as `nnx.jit` or `eqx.filter_jit`: changes to
-    modules of NNX persist, and leaves of Equinox modules that are no arrays are static.
+    modules of NNX persist, and leaves of Equinox modules that are not arrays are static.
 
     Unlike with `jax.jit`, two `graphrl.jit` of one function share no compiled programs: call it once, not in a loop.
 
@@ -95,7 +95,7 @@ def jit(
       **jit_kwargs: any options of `jax.jit`: static_argnums, donate_argnums, in_shardings, ...
 
     Returns:
-      A function like that of `jax.jit`; its `reports` have the memory saved.
+      A function like that of `jax.jit`; its `reports` state the memory saved.
 
     Raises:
       GraphrlError: an option is invalid; one line names it. From the first call: the method cannot take the program.
@@ -137,13 +137,13 @@ def compile(
         treated as by `graphrl.jit`.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. Static ones as they are.
       objective: "peak_memory", the only objective for the schedule of one program.
-      seconds: limit of planning, of wall clock, XLA's pass for its memory scheduler included; a step that has started
-        is completed.
+      seconds: time limit of planning, in seconds of wall clock, XLA's pass for its memory scheduler included; a step
+        that has started is completed.
       method: as in `graphrl.optimize`.
       seed: 0 to 2^32 - 1.
       progress: as in `graphrl.optimize`.
       cache: True to read plans from disk and store them there, in `$XDG_CACHE_HOME/graphrl/plans`.
-      recompute: part of the program's estimated run time, 0 to 1, that may be spent on computing values again instead
+      recompute: share of the program's estimated run time, 0 to 1, that may be spent on computing values again instead
         of keeping them, with the same bits. 0.05 often halves the memory of a training step.
       kwargs: keyword arguments of `fn`.
 
@@ -176,9 +176,9 @@ def compile(
 
 
 class PlannedFunction(Decorated):
-    """The result of `graphrl.jit`.
+    """The function that `graphrl.jit` returns.
 
-    It has the attributes of a function of `jax.jit`: `lower`, `trace`, `eval_shape`, `clear_cache`. These, and calls
+    It has the attributes of functions from `jax.jit`: `lower`, `trace`, `eval_shape`, `clear_cache`. These, and calls
     under a transformation, are jax's own: only top-level calls are planned.
 
     Pickles contain neither plans nor compiled programs. Another process finds the plans on disk.
@@ -213,7 +213,7 @@ class PlannedFunction(Decorated):
         return self._library.call(self._run, args, kwargs)
 
     def library_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Library | None:
-        """The function as a function of arrays if an argument is a module of a library; else None."""
+        """Returns the function as a `Library`, if an argument contains a module of NNX or Equinox; else None."""
         library = libraries.library_of(libraries.traced(args, kwargs, self._options))
         return None if library is None else library(self._fn, self._options)
 
@@ -243,7 +243,7 @@ class PlannedFunction(Decorated):
         return getattr(self._plain, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles: the function and its settings."""
+        """Returns the state for pickles: the function and its settings."""
         return super().__getstate__() | {"_settings": self._planner.settings, "_options": self._options}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ class PlannedFunction(Decorated):
         return self._call(*args, **kwargs)
 
     def _marked(self) -> Callable[..., Any]:
-        """The jitted function under a marked name.
+        """Jits the function under a name with a mark, by which `callback` finds the rule for its modules.
 
         jax's caches, in memory and on disk, then distinguish its programs from those of the function itself, and from
         those of other settings.
@@ -368,11 +368,11 @@ class Executable:
 
     @functools.cached_property
     def plan(self) -> Plan | None:
-        """The plan that the program runs, of the module's graph; None if XLA's schedule is used."""
+        """The plan that the program follows, for the graph of its module; None if XLA's schedule is used."""
         return self._plan()
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
-        """Report of the memory that planning saved and, with arguments, of step times.
+        """Returns a report on the memory that planning saved and, with arguments, on step times.
 
         Args:
           *args, **kwargs: arrays to call the program with, to measure the time of a step before and after planning.
@@ -396,13 +396,13 @@ class Executable:
 
 
 def one_line(error: Exception) -> str:
-    """The reason why there is no plan, in one line."""
+    """Formats an error as one line, as the reason why there is no plan."""
     text = " ".join(str(error).split())
     return text if isinstance(error, GraphrlError) else f"{type(error).__name__}: {text}"
 
 
 def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
-    """The platform of a call: from the options of jit, else from a committed argument, else jax's default."""
+    """Returns the platform of a call: from the options of jit, else from a committed argument, else jax's default."""
     if jit_kwargs.get("backend"):
         return str(jit_kwargs["backend"])
     leaves = jax.tree.leaves((jit_kwargs.get("in_shardings"), arguments))
@@ -414,7 +414,7 @@ def _platform(jit_kwargs: dict[str, Any], arguments: Any) -> str:
 
 
 def _library(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Library | None:
-    """The function as a function of arrays, if an argument is a module of a library and `fn` is not jitted by jax."""
+    """Returns `fn` as a `Library` if an argument contains a module of NNX or Equinox and jax has not jitted `fn`."""
     if isinstance(fn, PlannedFunction):
         return fn.library_for(args, kwargs)
     if not callable(fn) or isinstance(fn, type(jax.jit(abs))):
@@ -459,13 +459,13 @@ def _compile_planned(lowered: jax.stages.Lowered, planner: Planner, library: Lib
 def step_seconds(
     executables: Sequence[jax.stages.Compiled], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[float, ...]:
-    """Median seconds of one call of each executable.
+    """Measures the median run time of one call of each executable, in seconds.
 
     Calls take turns, so that a change of the machine's load affects all executables alike.
 
     Args:
-      executables: of one signature.
-      args, kwargs: of the calls; they stay intact even if the executables donate them.
+      executables: compiled programs with the same signature.
+      args, kwargs: arguments of the calls; they stay intact even if the executables donate them.
     """
     times: list[list[float]] = [[] for _ in executables]
     for executable in executables:  # the first call includes one-time setup

@@ -1,7 +1,7 @@
 """Modules of Flax NNX and Equinox as arguments, with the semantics of `nnx.jit` and `eqx.filter_jit`.
 
 Under plain `jax.jit`, a function's changes to a module of NNX are lost silently. A module of Equinox may contain
-functions, which are no arrays, and numbers that must not be traced. So arguments with such modules are encoded as
+functions, which are not arrays, and numbers that must not be traced. So arguments with such modules are encoded as
 arrays and static data before the jitted function and decoded inside of it; results are encoded inside and decoded
 after it.
 
@@ -27,11 +27,11 @@ _ARRAY = object()  # marks the place of an array among static leaves
 
 
 class Library(abc.ABC):
-    """A function of a library's modules, as a function of arrays.
+    """Wraps a function whose arguments contain modules of a library (NNX or Equinox) as a function of arrays.
 
     Attributes:
       pure: the function to jit: encoded arguments -> encoded result. Called with modules it raises `LibraryNeeded`.
-      jit_kwargs: options of `jax.jit` for it.
+      jit_kwargs: options of `jax.jit` for `pure`.
     """
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Library(abc.ABC):
         self._fn, self.pure, self.jit_kwargs = fn, named_as(fn, pure), dict(jit_kwargs)
 
     def call(self, jitted: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the jitted `pure` with the arguments of the original function."""
+        """Encodes the arguments of a call, calls the jitted `pure` with them, and returns the decoded result."""
         with self.encoded(args, kwargs) as (encoded_args, encoded_kwargs):
             return self._decoded(jitted(*encoded_args, **encoded_kwargs))
 
@@ -52,11 +52,11 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Arguments]:
-        """Context manager that gives the encoded arguments of a call."""
+        """Returns a context manager that yields the encoded arguments of a call."""
 
     @abc.abstractmethod
     def _inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The traced function: decodes the arguments, calls the original function, and encodes its result."""
+        """Runs inside the trace: decodes the arguments, calls the original function, and encodes its result."""
 
     @abc.abstractmethod
     def _decoded(self, result: Any) -> Any:
@@ -64,7 +64,7 @@ class Library(abc.ABC):
 
 
 def library_of(arguments: Any) -> type[Library] | None:
-    """The `Library` of the first kind of modules among the arguments, a pytree; None if they contain no modules."""
+    """Returns the `Library` for the modules in a pytree of arguments: that of NNX first; None without modules."""
     for name, library in (("flax.nnx", _Nnx), ("equinox", _Equinox)):
         module = sys.modules.get(name)
         if module is not None and _holds(arguments, _kinds(module)):
@@ -73,7 +73,7 @@ def library_of(arguments: Any) -> type[Library] | None:
 
 
 def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function for `jax.jit`, which raises `LibraryNeeded` if it is traced with modules."""
+    """Wraps a function for `jax.jit`: it raises `LibraryNeeded` if it is traced with modules."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         if library_of(traced(args, kwargs, jit_kwargs)) is not None:
@@ -84,7 +84,7 @@ def guarded(fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> Callable[.
 
 
 def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a call that are not declared static."""
+    """Returns the arguments of a call that are not declared static."""
     numbers, names = (jit_kwargs.get(key) for key in ("static_argnums", "static_argnames"))
     places = (numbers,) if isinstance(numbers, int) else numbers or ()
     static = {n if n >= 0 else n + len(args) for n in places}
@@ -96,7 +96,7 @@ def traced(args: Sequence[Any], kwargs: Mapping[str, Any], jit_kwargs: Mapping[s
 
 
 class _Nnx(Library):
-    """As `nnx.jit`: the function's changes to its arguments, including shared and new parts, are applied to them.
+    """Acts as `nnx.jit`: the function's changes to its arguments, including shared and new parts, are applied to them.
 
     The four steps are those of `nnx.update_context`.
     """
@@ -142,7 +142,7 @@ class _Nnx(Library):
 
 
 class _Equinox(Library):
-    """As `eqx.filter_jit`: in arguments and results, arrays are traced and other leaves are static."""
+    """Acts as `eqx.filter_jit`: in arguments and results, arrays are traced and other leaves are static."""
 
     def __init__(self, fn: Callable[..., Any], jit_kwargs: Mapping[str, Any]) -> None:
         super().__init__(fn, {key: value for key, value in jit_kwargs.items() if not key.startswith("static_")})
@@ -165,13 +165,13 @@ def _holds(arguments: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _kinds(library: ModuleType) -> tuple[type, ...]:
-    """The classes whose objects the library's jit encodes."""
+    """Returns the classes whose objects the library's jit encodes."""
     names = ("Pytree", "Object", "Variable") if library.__name__ == "flax.nnx" else ("Module",)
     return tuple(getattr(library, name) for name in names if hasattr(library, name))
 
 
 class LibraryNeeded(TypeError):
-    """Modules of a library were traced as plain pytrees."""
+    """Raised if modules of a library are traced as plain pytrees."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -180,14 +180,14 @@ class LibraryNeeded(TypeError):
 
 
 def _map_leaves(change: Callable[[Any], Any], tree: Any, kinds: tuple[type, ...]) -> Any:
-    """`jax.tree.map` with objects of these classes, and states of NNX, which are plain data, as leaves."""
+    """Runs `jax.tree.map` with objects of the classes `kinds`, and states of NNX, which are plain data, as leaves."""
     state = getattr(sys.modules.get("flax.nnx"), "State", None)
     whole = kinds if state is None else (*kinds, state)
     return jax.tree.map(change, tree, is_leaf=lambda leaf: isinstance(leaf, whole))
 
 
 class _Split(NamedTuple):
-    """A module of NNX in two parts."""
+    """A module of NNX, split into its structure and its arrays."""
 
     graphdef: Any
     values: list[Any]
@@ -199,7 +199,7 @@ class _Filtered:
     """A tree whose arrays are children for JAX, and whose other leaves are part of its structure."""
 
     arrays: tuple[Any, ...]
-    others: tuple[Any, ...]  # by place among the leaves, with their types (1 == 1.0 == True); `_ARRAY` for an array
+    others: tuple[Any, ...]  # for each leaf, its type (1 == 1.0 == True) and value; `_ARRAY` for an array
     structure: jax.tree_util.PyTreeDef
 
     @classmethod
@@ -218,7 +218,7 @@ class _Filtered:
         return self.arrays, (self.others, self.structure)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """The same with the arrays' paths in the tree, for jax's errors."""
+        """Flattens as `tree_flatten`, with the arrays' paths in the tree, for jax's errors."""
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.tree)]
         own = [path for path, other in zip(paths, self.others, strict=True) if other is _ARRAY]
         return tuple(zip(own, self.arrays, strict=True)), (self.others, self.structure)

@@ -1,4 +1,4 @@
-"""Report of the memory and time that planning a compiled program saved, as a table and as data."""
+"""Report on the memory and time that planning a compiled program saved, as a table and as data."""
 
 import dataclasses
 from typing import Any
@@ -9,30 +9,30 @@ from graphrl.xla.planning.cache import Decision
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Figures of one compiled program. `str()` of it is a small table.
+    """Memory and time of one compiled program, before and after planning. `str()` of it is a small table.
 
     Attributes:
-      program: the module's name, as XLA has it.
+      program: the module's name in XLA.
       planned: True if the program runs in graphrl's order; else XLA's schedule is used.
       reason: one line why XLA's schedule is used; "" if it is not.
       method: the requested method.
       found_by: the method that found the best order; "" if XLA's schedule is used.
-      xla_bytes: temporaries under XLA's default schedule, predicted unless a compilation measured another figure; None
-        if the program was too small to evaluate.
-      memory_bytes: temporaries under the schedule of XLA's memory scheduler; None if it was not run.
+      xla_bytes: bytes of temporaries under XLA's default schedule, predicted unless a compilation measured another
+        figure; None if the program was too small to evaluate.
+      memory_bytes: bytes of temporaries under the schedule of XLA's memory scheduler; None if it was not run.
       memory_measured: True if `memory_bytes` is XLA's own figure, not a prediction of it.
-      graphrl_bytes: temporaries under the best order found, whether it is used or not.
-      argument_bytes: of the program's arguments.
-      result_bytes: of results that XLA writes into no donated argument.
-      undonated_bytes: of further results that no donated argument holds under the best order found, but under XLA's
-        own schedule.
-      bound: lower bound of the temporaries' bytes in any order: least peak of live bytes, less all that the buffers of
-        results could hold. It is for programs that compute each value once.
-      recomputed: part of its estimated run time that the program spends on computing values again.
-      search_seconds: time of planning, now or in the process that stored the plan.
+      graphrl_bytes: bytes of temporaries under the best order found, whether it is used or not.
+      argument_bytes: bytes of the program's arguments.
+      result_bytes: bytes of the results that XLA does not write into donated arguments.
+      undonated_bytes: bytes of further results: XLA's own schedule writes them into donated arguments, the best order
+        found does not.
+      bound: lower bound on the bytes of temporaries in any order that computes each value once: the least peak of live
+        bytes, less all that the buffers of results could store.
+      recomputed: share of the program's estimated run time spent on computing values again.
+      search_seconds: time of planning in seconds, now or in the process that stored the plan.
       from_cache: True if the order was read from disk.
-      xla_step_seconds, graphrl_step_seconds: of one call, under XLA's default schedule and as the program runs now;
-        None if not measured.
+      xla_step_seconds, graphrl_step_seconds: seconds of one call, under XLA's default schedule and as the program runs
+        now; None if not measured.
     """
 
     program: str
@@ -56,7 +56,7 @@ class Report:
 
     @classmethod
     def of(cls, program: str, decision: Decision, *, from_cache: bool) -> "Report":
-        """The report of a decision, without step times."""
+        """Creates the report on a decision, without step times."""
         shared = {field.name for field in dataclasses.fields(cls)} & vars(decision).keys()
         figures = {name: getattr(decision, name) for name in shared}
         return cls(program=program, planned=decision.is_planned, from_cache=from_cache, **figures)
@@ -68,14 +68,14 @@ class Report:
 
     @property
     def total_bytes(self) -> int | None:
-        """All bytes of the program as it runs: arguments, temporaries, and results outside of arguments."""
+        """All bytes of the program as it runs: arguments, temporaries, and results outside of donated arguments."""
         return self._total(self.temp_bytes, self.undonated_bytes if self.planned else 0)
 
     def _total(self, temporaries: int | None, undonated: int = 0) -> int | None:
         return None if temporaries is None else self.argument_bytes + self.result_bytes + undonated + temporaries
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures under the names of the attributes, for `json.dump`."""
+        """Converts the report to a dictionary for `json.dump`: attributes, `temp_bytes` and `total_bytes`."""
         return {**dataclasses.asdict(self), "temp_bytes": self.temp_bytes, "total_bytes": self.total_bytes}
 
     def __str__(self) -> str:

@@ -19,12 +19,12 @@ class Settings:
 
     Attributes:
       objective: "peak_memory", the only objective for the schedule of one compiled program.
-      seconds: of search for each program, of wall clock.
+      seconds: search time for each program, in seconds of wall clock.
       method: as in `graphrl.optimize`.
       seed: as in `graphrl.optimize`.
       progress: as in `graphrl.optimize`.
       cache: True to read plans from disk and store them there.
-      recompute: part of the program's estimated run time that it may spend on computing values again, 0 to 1.
+      recompute: share of the program's estimated run time that it may spend on computing values again, 0 to 1.
 
     Raises:
       ProblemError: an option is out of range; one line states the valid values.
@@ -58,17 +58,17 @@ class Settings:
 
     @property
     def budget(self) -> Budget:
-        """Budget of the search for one program."""
+        """The budget of the search for one program."""
         return Budget(None, self.seconds)
 
     @property
     def mark(self) -> str:
-        """16 hexadecimal digits of all options that affect a program's executable."""
+        """Hash, as 16 hexadecimal digits, of all options that affect a program's executable."""
         fields = (self.objective, float(self.seconds), self.method, self.seed, self.cache, float(self.recompute))
         return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
 
 
 def check_limit(limit: float) -> None:
-    """Raises ProblemError unless a limit of recomputation is a part from 0 to 1."""
+    """Raises ProblemError unless a limit of recomputation is a number from 0 to 1."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1:
         raise ProblemError(f"recompute is {limit!r}: must be a part of the run time, a number from 0 to 1")

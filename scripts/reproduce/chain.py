@@ -24,7 +24,7 @@ CHUNK = 0.02  # of the time, between two readings of the clock
 
 
 class ChainResult(NamedTuple):
-    """A chain at the end of its time, and its moves a second."""
+    """State of an annealing chain at the end of its time, and its moves per second."""
 
     chain: Any
     rate: float
@@ -33,12 +33,12 @@ class ChainResult(NamedTuple):
 def anneal(
     graph: ComputationGraph, problem: Problem, start: PlacedOrder, mix: Mapping[str, float], seconds: float, seed: int
 ) -> ChainResult:
-    """Anneals from a plan.
+    """Anneals a schedule from a given plan.
 
     Args:
-      start: its placement and order.
+      start: placement and order of the plan.
       mix: relative frequency of each kind of move.
-      seconds: of CPU time of the thread.
+      seconds: limit on the thread's CPU time.
     """
     prepare_with_lists(problem)
     chain, makespan = start_chain(graph, problem, start, np.random.SeedSequence(seed)), 0.0

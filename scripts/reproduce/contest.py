@@ -31,13 +31,13 @@ class Interrupted(Exception):
 
 
 class Entrant(NamedTuple):
-    """A row of a table.
+    """A method in a comparison, a row of its table.
 
     Attributes:
-      label: its name in the table.
-      methods: one for each seed, from 0 on.
-      budget: of each run.
-      graphs: number of graphs that it gets, the first ones; None is all.
+      label: name in the table.
+      methods: method of each seed, from seed 0 on.
+      budget: budget of each run.
+      graphs: number of graphs that it runs on, from the first on; None for all.
     """
 
     label: str
@@ -47,10 +47,10 @@ class Entrant(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """Results of a table.
+    """Results of a comparison.
 
     Attributes:
-      by_label: `method` is the label in each.
+      by_label: rows of each entrant; their `method` is the label.
       others: all other rows of the file.
     """
 
@@ -63,7 +63,7 @@ class Contest(NamedTuple):
         return [row for rows in self.by_label.values() for row in rows]
 
     def faults(self) -> Iterator[str]:
-        """A line for each kind of error of each method."""
+        """Yields a line for each kind of error of each method."""
         for label, rows in self.by_label.items():
             errors = [row.error for row in rows if row.error]
             for text in dict.fromkeys(errors):
@@ -119,12 +119,12 @@ def run_contest(
 
 
 def _sizes(run: Run, entrant: Entrant) -> Sizes | None:
-    """Padded sizes as in `make_runs`, None under a budget in seconds: padding would cost a method some of its time."""
+    """Returns padded sizes as in `make_runs`; None under a budget in seconds, because padding takes time."""
     return run.sizes if entrant.budget.seconds is None else None
 
 
 def mean_gaps(contests: Sequence[Contest]) -> dict[str, list[float]]:
-    """Mean gap of each method to the best known in each contest of the same methods, infinite where runs failed."""
+    """Returns each method's mean gap to the best known in each contest (of the same methods); infinite on failure."""
     others = [*all_rows(contests), *contests[-1].others]
     by_time = [summarise(contest.rows, others) for contest in contests]
     gaps: dict[str, list[float]] = {}
@@ -134,11 +134,11 @@ def mean_gaps(contests: Sequence[Contest]) -> dict[str, list[float]]:
 
 
 def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple[str, str]:
-    """Table of mean gaps to the best known at each time, and its notes.
+    """Returns the table of mean gaps to the best known at each time, and its notes.
 
     Args:
       times: seconds, ascending.
-      contests: of the same methods at each.
+      contests: contest of the same methods at each time.
     """
     others = [*all_rows(contests), *contests[-1].others]
     by_time = [summarise(contest.rows, others) for contest in contests]
@@ -147,5 +147,5 @@ def times_markdown(times: Sequence[float], contests: Sequence[Contest]) -> tuple
 
 
 def all_rows(contests: Sequence[Contest]) -> list[Row]:
-    """Rows at all times."""
+    """Concatenates the rows of contests."""
     return [row for contest in contests for row in contest.rows]

@@ -60,9 +60,9 @@ class GpuMemory(NamedTuple):
     """Memory of a program on the GPU, in bytes.
 
     Attributes:
-      arguments, temporaries, results: by kind.
+      arguments, temporaries, results: bytes of each kind of buffer.
       donated: bytes of results that are stored in donated arguments.
-      on_host: temporaries in the memory of the host.
+      on_host: bytes of temporaries in the host's memory.
     """
 
     arguments: int
@@ -73,7 +73,7 @@ class GpuMemory(NamedTuple):
 
 
 def missing() -> str:
-    """Reason why nothing can be compiled, in one line; "" if the packages or a GPU are there."""
+    """States in one line why nothing can be compiled; "" if the packages or a GPU are there."""
     if jax.default_backend() == "gpu":
         return ""
     try:
@@ -84,7 +84,7 @@ def missing() -> str:
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
-    """Memory of a function on an H200; see `executable_for_gpu`."""
+    """Compiles a function and returns its memory on an H200; see `executable_for_gpu`."""
     return memory_of(executable_for_gpu(function, *args, rule=rule, **options))
 
 
@@ -98,7 +98,7 @@ def executable_for_gpu(
       *args: arrays or `jax.ShapeDtypeStruct`s, in pytrees.
       rule: receives the module as XLA has scheduled it, and may return other orders.
       device_bytes: memory of the H200. Where it can, XLA recomputes values to stay within the part that it uses.
-      **options: of `jax.jit`.
+      **options: options of `jax.jit`.
 
     Returns:
       A `jax.stages.Compiled`, which cannot run without the GPU.
@@ -120,7 +120,7 @@ def executable_for_gpu(
 
 
 def memory_of(compiled: Any) -> GpuMemory:
-    """XLA's memory figures of a `jax.stages.Compiled`."""
+    """Returns XLA's memory figures of a `jax.stages.Compiled`."""
     memory = compiled.memory_analysis()
     return GpuMemory(
         memory.argument_size_in_bytes,
@@ -157,7 +157,7 @@ class Listener:
 
     @contextlib.contextmanager
     def applies(self, rule: Rule) -> Iterator[None]:
-        """Applies a rule within the `with`. At the end, raises what the rule raised.
+        """Context manager that applies a rule. At the end, raises what the rule raised.
 
         Raises:
           GraphrlError: XLA showed no module.
@@ -174,7 +174,7 @@ class Listener:
                 raise GraphrlError("XLA did not show its module")
 
     def transform(self, data: bytes) -> bytes | None:
-        """Callback of the plugin: a serialized module to another one, or None to leave it."""
+        """Transforms a serialized module, as a callback of the plugin; returns None to leave it unchanged."""
         if self._rule is None:
             return None
         self._called = True

@@ -32,9 +32,9 @@ def option(
     Args:
       default: value if the option is absent; a bool makes it a flag.
       help: text of --help, without the default.
-      quick: its value with --quick, whatever is given; None leaves it.
+      quick: value under --quick, whatever is given; None leaves the given one.
       parse: parser of the text. By default it follows the type of the default; whole numbers are from 1 on.
-      **more: of `argparse.ArgumentParser.add_argument`.
+      **more: further arguments of `argparse.ArgumentParser.add_argument`.
     """
     return dataclasses.field(default=default, metadata={"help": help, "quick": quick, "parse": parse, "more": more})
 
@@ -65,15 +65,15 @@ def methods(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Parses whole numbers from 0, separated by commas: ascending, each once."""
+    """Parses comma-separated whole numbers from 0; returns the distinct ones in ascending order."""
     return tuple(sorted({whole_number(part, 0) for part in text.split(",")}))
 
 
 def seconds(text: str) -> tuple[float, ...]:
-    """Parses times separated by commas: ascending.
+    """Parses comma-separated times in seconds; returns them in ascending order.
 
     Raises:
-      ArgumentTypeError: they are no numbers.
+      ArgumentTypeError: an item is not a number.
     """
     try:
         return tuple(sorted(float(part) for part in text.split(",")))
@@ -86,11 +86,11 @@ class Settings:
     """Settings of the command line that all scripts share; a script adds its own fields with `option`.
 
     Attributes:
-      sections: to run.
+      sections: names of the sections to run.
       page: name of the results file in place of the section's; "" for the section's.
       out: folder of runs.jsonl, pictures and everything else that is kept.
       results: folder of the tables.
-      seeds: of each method on each graph, unless a script makes it an option.
+      seeds: number of seeds of each method on each graph, unless a script makes it an option.
     """
 
     sections: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Settings:
 
     @functools.cached_property
     def measurements(self) -> Measurements:
-        """Measurements of --out."""
+        """Stored measurements of the folder --out."""
         return Measurements(self.out / "measured.jsonl", retry=self.retry)
 
     def check(self) -> None:
@@ -117,7 +117,7 @@ class Settings:
         """
 
     def among(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Selected methods among `labels`."""
+        """Returns the selected methods among `labels`."""
         return tuple(label for label in labels if self.methods is None or label in self.methods)
 
     def contest(self, graphs: Sequence[ComputationGraph], problem: Problem, entrants: Sequence[Entrant]) -> Contest:
@@ -143,8 +143,8 @@ class Section(NamedTuple):
     """A section of a script.
 
     Attributes:
-      title: of its results file.
-      make: yields its tables.
+      title: title of its results file.
+      make: function that yields its tables.
       missing: reason why it cannot run here, "" if it can. A section with a reason runs only if it is named.
     """
 
@@ -154,7 +154,7 @@ class Section(NamedTuple):
 
     @property
     def file(self) -> str:
-        """File of the section's code, below scripts/."""
+        """Path of the section's code, relative to scripts/."""
         make = self.make.func if isinstance(self.make, functools.partial) else self.make
         return f"{make.__module__.replace('.', '/')}.py"
 
@@ -163,10 +163,10 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     """Runs --sections. Bad input is one line on standard error and exit code 1 or 2.
 
     Args:
-      system: prefix of the names of results files.
-      description: for --help; the list of sections follows it.
+      system: prefix of the results files' names.
+      description: text of --help before the list of sections.
       settings: class of the script's settings.
-      sections: by name.
+      sections: all sections by name.
     """
     script = Path(sys.argv[0]).stem
     try:
@@ -188,7 +188,7 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
 
 
 def command() -> str:
-    """Command line of this process."""
+    """Returns the command line of this process."""
     return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 

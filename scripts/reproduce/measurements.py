@@ -84,11 +84,11 @@ RENAMED = {"foretold": "predicted", "given": "arguments"}  # figures in files of
 
 
 class Measurement(NamedTuple):
-    """One line.
+    """A measurement, one line of the file.
 
     Attributes:
-      key: of the measurement.
-      value: figures by name, or None if it failed.
+      key: key that identifies the measurement.
+      value: measured figures by name, or None if the measurement failed.
       error: reason of the failure, one line.
       machine, graphrl, jax, date: machine, versions and time (UTC, ISO 8601).
     """
@@ -102,15 +102,15 @@ class Measurement(NamedTuple):
     date: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Dict of the file's line."""
+        """Converts the measurement to a dict, as in the file's line."""
         return self._asdict()
 
     @staticmethod
     def from_dict(value: object) -> "Measurement":
-        """Measurement of such a dict.
+        """Reads a measurement from such a dict.
 
         Raises:
-          GraphrlError: it is not a measurement.
+          GraphrlError: the value is not a measurement.
         """
         try:
             one = Measurement(**value)  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ class Measurement(NamedTuple):
 
 
 class Measurements:
-    """The lines of a file.
+    """The measurements in a file.
 
     Attributes:
       used: measurements requested since `used` was emptied, in order: a table's sources.
@@ -130,7 +130,7 @@ class Measurements:
         """Opens a file lazily.
 
         Args:
-          path: of the file.
+          path: path of the file.
           retry: True to repeat failed measurements.
           stored: True if `get` measures nothing, and returns None for missing figures.
         """
@@ -140,16 +140,16 @@ class Measurements:
         self.used: list[Measurement] = []
 
     def lacks(self, key: Key) -> bool:
-        """True if `get` would measure it."""
+        """True if `get` would have to measure this key."""
         with open_store(self._path, _KIND) as store:
             return not self._stored and self._lacks(store, key)
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
-        """Figures under a key, measured now if missing; None if the measurement failed, now or before."""
+        """Returns the figures under a key, measured now if missing; None if the measurement failed, now or before."""
         return self.get_all([(key, measure)])[0]
 
     def get_all(self, requests: Sequence[tuple[Key, Callable[[], Figures]]]) -> list[Figures | None]:
-        """`get` for many keys; the file is read once."""
+        """Calls `get` for many keys, but reads the file only once."""
         with open_store(self._path, _KIND) as store:
             for key, measure in requests:
                 if self._lacks(store, key) and not self._stored:
@@ -161,10 +161,10 @@ class Measurements:
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
     ) -> list[list[Figures | None]]:
-        """`get` for groups of keys. Each group is measured by one process, in parallel processes of one core each.
+        """Calls `get` for groups of keys; each group is measured by one of several parallel processes of one core.
 
         Raises:
-          GraphrlError: such a process died.
+          GraphrlError: a process died.
         """
         with open_store(self._path, _KIND) as store:
             missing = [some for group in groups if (some := [key for key in group if self._lacks(store, key)])]
@@ -176,13 +176,13 @@ class Measurements:
         return [[one.value for one in some] for some in by_group]
 
     def all_of(self, part: Key) -> list[Figures]:
-        """Figures under all keys with this part, whichever command measured them; failures are left out."""
+        """Returns figures under all keys with this part, whichever command measured them; failures are left out."""
         with open_store(self._path, _KIND) as store:
             lines = list(store.rows.values())
         return [one.value for one in lines if one.value is not None and part.items() <= one.key.items()]
 
     def table(self, title: str, *texts: str, notes: Iterable[str] = (), summary: str = "") -> Table:
-        """Table of the figures since the last one; failures are among the notes."""
+        """Creates a table of all figures since the last table; failures are among its notes."""
         used, self.used = self.used, []
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
         return Table(title, _origin(used), (*texts, bullets([*notes, *failed])), summary)
@@ -193,23 +193,23 @@ class Measurements:
 
 
 def mebibytes(value: float | None) -> str:
-    """Bytes in MiB, one digit after the point."""
+    """Formats bytes in MiB, with one digit after the point."""
     return "-" if value is None else f"{value / MIB:,.1f}"
 
 
 def ratio(value: float | None) -> str:
-    """A quotient in percent."""
+    """Formats a quotient in percent."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def time_call(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Result of a call, and its seconds."""
+    """Times a call; returns its result and its seconds."""
     started = time.perf_counter()
     return work(), time.perf_counter() - started
 
 
 def in_a_line(fault: Exception) -> str:
-    """Error text for a table, in one line."""
+    """Formats an error as one line for a table."""
     return " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
 
 
@@ -250,13 +250,13 @@ REPEATS = 5
 
 
 def median_seconds(work: Callable[[], object]) -> float:
-    """Median seconds of `REPEATS` calls, after one that may compile."""
+    """Measures the median seconds of `REPEATS` calls, after one call that may compile."""
     work()
     return statistics.median(call_seconds(work) for _ in range(REPEATS))
 
 
 def call_seconds(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Measures the seconds of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -30,7 +30,7 @@ def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, s
       agent: name for `graphrl train`.
       run: prefix of the runs' folders and of the policies' files, which a seed completes. Interrupted runs continue.
       seeds: number of seeds.
-      settings: as --set of `graphrl train`; later ones override.
+      settings: values for --set of `graphrl train`; later ones override.
 
     Raises:
       GraphrlError: training fails or is interrupted.
@@ -50,12 +50,12 @@ def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, s
 
 
 def untrained(kind: type[P], config: Any, seed: int = 0) -> P:
-    """An untrained policy."""
+    """Creates a policy with initial weights."""
     return kind(config, jax.tree.map(np.asarray, kind.initial(config, jax.random.key(seed))), "not trained")
 
 
 def cached_policy(file: Path, make: Callable[[], Policy[Any]]) -> Path:
-    """File of a policy, made now if missing."""
+    """Returns the file of a policy, which is made and saved if missing."""
     if not file.exists():
         print(f"training {file.stem}", file=sys.stderr, flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from graphrl.process import count_cores
 
 
 class Origin(NamedTuple):
-    """Provenance of the figures of tables."""
+    """Provenance of a table's figures."""
 
     seeds: frozenset[int]
     hardware: frozenset[str]
@@ -26,10 +26,10 @@ class Table(NamedTuple):
     """A part of a section.
 
     Attributes:
-      title: a line.
-      origin: of its figures.
-      parts: Markdown, with an empty line between two; empty ones are left out.
-      summary: main result, a sentence.
+      title: title, one line.
+      origin: origin of its figures.
+      parts: pieces of Markdown, separated by empty lines; empty pieces are left out.
+      summary: main result, one sentence.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def of_rows(rows: Iterable[Row]) -> Origin:
-    """Origin of rows of comparisons."""
+    """Collects the origin of comparison rows."""
     rows = list(rows)
     return Origin(
         frozenset(row.seed for row in rows),
@@ -55,25 +55,25 @@ def of_rows(rows: Iterable[Row]) -> Origin:
 
 
 def here() -> Origin:
-    """Origin of measurements made now, in this process."""
+    """Returns the origin of measurements made now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
     hardware, today = f"{device_name()}, {count_cores()} cores", time.strftime("%Y-%m-%d")
     return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Markdown list of the lines, without duplicates."""
+    """Formats lines as a Markdown list, without duplicates."""
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Markdown table, without columns that have no figures."""
+    """Formats a Markdown table, without columns that have no figures."""
     places = [i for i in range(len(headings)) if i == 0 or any(line[i] not in ("", "-") for line in lines)]
     return report.markdown([headings[i] for i in places], [[line[i] for i in places] for line in lines])
 
 
 def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
-    """Text of a section's file. It starts with its summary, by default the first one of the tables."""
+    """Builds the text of a section's file. It starts with its summary, by default the first one of the tables."""
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )

@@ -47,10 +47,10 @@ OVER: dict[Transfer, str] = {"link": "nvlink-1", "rendezvous": "pcie-3"}  # a ke
 
 
 def problem(workload: Workload, transfer: Transfer, interconnect: str) -> Problem:
-    """Problem of the least makespan on the workload's devices, with resident parameters on their variables' devices.
+    """Builds the problem of least makespan on the workload's devices, with resident parameters at their variables.
 
     Args:
-      workload: defines the number of devices.
+      workload: workload that defines the number of devices.
       transfer: resources that a transfer occupies: see `Problem`.
       interconnect: a key of `INTERCONNECTS`.
     """
@@ -159,7 +159,7 @@ def _after_readers(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
-    """Mask of the ops that precede one in every order, itself included: `[n] bool`."""
+    """Marks the ops that precede one in every order, itself included: `[n] bool`."""
     before = np.zeros(len(predecessors), bool)
     before[index] = True
     stack = [index]
@@ -172,7 +172,7 @@ def _ancestors(predecessors: list[list[int]], index: int) -> np.ndarray:
 
 
 def _group(op: Op) -> str:
-    """Key that all ops of a group share."""
+    """Returns the key that all ops of a group share."""
     number = _NUMBER.search(op.name)
     if number is not None:
         return number[1]
@@ -206,10 +206,10 @@ Step = Callable[[Parameters, Batch], tuple[Parameters, jax.Array, Any]]
 
 
 def training_step(model: Model, mark: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn) -> Step:
-    """`step(parameters, batch) -> (parameters, loss, state)`: plain gradient descent.
+    """Builds `step(parameters, batch) -> (parameters, loss, state)`, plain gradient descent.
 
     Args:
-      model: that defines the loss.
+      model: model that defines the loss.
       mark: wrapper of the loss before it is differentiated: see `numbered`.
     """
 

@@ -29,7 +29,7 @@ SCHEDULERS: tuple[Scheduler, ...] = ("default", "memory")
 
 
 def missing_files(architecture: Architecture, folder: Path) -> list[tuple[str, str]]:
-    """Kind and level of the files that are missing or have other batch sizes than the architecture."""
+    """Lists kind and level of the files that are missing or have other batch sizes than the architecture."""
     missing = []
     for kind in KINDS:
         batches = set(getattr(architecture, kind))
@@ -77,7 +77,7 @@ def _from_jaxpr(program: Program) -> dict[str, Any]:
 
 
 def _from_xla(program: Program) -> dict[str, Any]:
-    """Graph, XLA's two schedules, and predicted bytes of temporaries in both."""
+    """Compiles a program; returns its graph, XLA's two schedules, and predicted bytes of temporaries in both."""
     lowered = jax.jit(program.fn).lower(*program.args)
     modules = {key: captured(lowered, key) for key in SCHEDULERS}
     read = {key: read_hlo(module, chip=DEFAULT_CHIP) for key, module in modules.items()}
@@ -106,7 +106,7 @@ def _entry(
 
 
 def _versions(model: Any) -> Iterator[tuple[str, str]]:
-    """Versions of the packages that a program depends on."""
+    """Yields versions of the packages that a program depends on."""
     bases = {base.__module__.split(".")[0] for base in type(model).__mro__}
     for package, module in (
         ("jax", ""),

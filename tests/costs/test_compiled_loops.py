@@ -61,7 +61,8 @@ def test_a_step_writes_its_state_in_place(transfer: str, devices: int, makespan:
 
 
 @pytest.mark.parametrize("objective", ["peak_memory", "makespan"])
-def test_a_step_writes_its_state_in_place_inside_brkga(objective: str) -> None:
+def test_a_step_writes_its_state_in_place_inside_brkga(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphrl.costs.device.evaluate.is_compiled", lambda: False)
     problem = DeviceProblem.of(Problem(objective, devices=2, transfer="free"))  # type: ignore[arg-type]
     parameters = brkga.Parameters(population=LANES + 5, elites=5, mutants=5)
     graph = padded()

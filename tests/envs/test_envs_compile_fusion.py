@@ -158,8 +158,8 @@ def test_the_default_baseline_is_a_list_schedule_of_the_kernels_of_the_usual_rul
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ENV.reset(KEY, instance(diamond(), LINK)), "the task 'fusion' needs instances with a fusion problem"),
-        (lambda: ENV.action_spec(instance(diamond(), LINK)), "the task 'fusion' needs instances with"),
+        (lambda: ENV.reset(KEY, instance(diamond(), LINK)), "the task 'fusion' needs an instance with a fusion"),
+        (lambda: ENV.action_spec(instance(diamond(), LINK)), "the task 'fusion' needs an instance with"),
         (lambda: instance(diamond(), LINK, fusion=fusion_problem(diamond())), "of another graph than 'diamond'"),
         (
             lambda: instances(

@@ -1,6 +1,6 @@
 """EGRL as an agent of the training loop, and as methods that plan memory maps.
 
-`AGENT` is for training and the commands. `solve` searches for a map of the given graph by evolution and policy
+`AGENT` is for training and the commands. `solve` searches for a memory map of the given graph by evolution and policy
 gradient, from new networks or from a trained policy. `solve_policy` evaluates the map of a trained policy, without a
 search.
 """
@@ -37,7 +37,7 @@ def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) 
 
 
 def sizes(graphs: Sequence[ComputationGraph]) -> MapSizes:
-    """Sizes that cover all of the graphs, on any chip."""
+    """Computes padded sizes that cover all of the graphs; they do not depend on the chip."""
     return common_sizes([map_problem(graph, NNP_I) for graph in graphs])
 
 
@@ -101,11 +101,11 @@ def solve(
     discounts: str = "0.99",
     checkpoint: str = "",
 ) -> MemoryMap:
-    """Searches by generations; every roll-out is an evaluation, and the first evaluation is the compiler's own map.
+    """Searches in generations; every roll-out counts as an evaluation, and the first one is the compiler's own map.
 
     Args:
       options: see `EgrlConfig`.
-      discounts: separated by plus signs, as in "0.9+0.99".
+      discounts: discount of each learner, separated by plus signs, as in "0.9+0.99".
       checkpoint: as for `solve_policy`: the first network and the learner start from that policy, which also determines
         the networks' settings; by default all networks are new.
 
@@ -151,8 +151,8 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
 
     Args:
       alone: True returns the policy's own map, even if the hint is faster; one evaluation.
-      checkpoint: of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the package ships for
-        this number of memories.
+      checkpoint: a checkpoint of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the
+        package ships for this number of memories.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.

@@ -20,26 +20,26 @@ _LEARNERS = 16  # maximum number: all of them learn in every generation
 
 @dataclasses.dataclass(frozen=True)
 class EgrlConfig:
-    """Settings of EGRL. The numbers are those of the paper's table 2 unless stated otherwise.
+    """Settings of EGRL. The defaults are those of the paper's table 2 unless stated otherwise.
 
     Attributes:
       chip: name or file of the chip for which maps are made; the policy has outputs for its memories.
       variant: "egrl"; or one of its parts alone: "ea", evolution, or "pg", policy gradient.
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
         `learner.update_ppo`.
-      samples: maps per graph in an update of PPO.
+      samples: number of maps per graph in a PPO update.
       reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
       hint: the map that networks see in addition to the features: "none", everything in memory 0, as in the paper;
         "compiler", the compiler's own; or "uniform", the fastest of the compiler's maps for requests of one memory for
         all weights and one for all outputs, M^2 requests for M memories.
-      preference: bonus in nats of the initial network for the request behind the hint (without a hint: the fastest
-        memory for all tensors); with a large one it requests exactly that. The paper has none.
-      encoder: encoder of graphs: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see
+      preference: bonus in nats of the initial network for the request that led to the hint (without a hint: the fastest
+        memory for all tensors); with a large one it requests exactly that. The paper has no such bonus.
+      encoder: graph encoder: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see
         `GraphUNet`.
       width: width of all vectors; the paper's is 128.
-      depth, heads: of the Graph U-Net; the paper's are 4 and 4.
-      population, boltzmann: individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the paper, where
-        one run in ten gets stuck.
+      depth, heads: settings of `GraphUNet`; the paper's are 4 and 4.
+      population, boltzmann: number of individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the
+        paper, with which one run in ten gets stuck.
       entropy: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to nothing on
         a toy whose best map is known).
       rate: Adam's learning rate.
@@ -48,14 +48,14 @@ class EgrlConfig:
       temperature: highest initial temperature of chromosomes (the published code's). At 0.03 chromosomes nearly follow
         their priors, while at 10 all memories are about equally likely; the search as a whole was no better at 0.03.
       operators: source of the mutation of chromosomes and weights, see `EvolutionSettings.noise`.
-      gradient_steps: gradient steps per evaluated map; the paper's 1 takes four times as long.
-      migrate_every: generations between two migrations of the learner into the population; 0 disables migration.
+      gradient_steps: number of gradient steps per evaluated map; the paper's 1 takes four times as long.
+      migrate_every: number of generations between migrations of the learner into the population; 0 disables them.
       endless: True bootstraps the value after an episode's only step, as in the published code; False treats it as a
         bandit's.
       discounts: discount of each learner. EGRL has one; several form CERL's portfolio, in which better learners play
         more often. Without `endless`, learners differ only in their initial parameters.
       replay: capacity of the replay, in maps.
-      evaluations: evaluations that `graphrl evaluate` gives every method.
+      evaluations: number of evaluations that `graphrl evaluate` gives every method.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
         "" starts from new parameters.
 
@@ -119,7 +119,7 @@ class EgrlConfig:
 
     @property
     def individuals(self) -> int:
-        """Networks of the population, which devices share; 1 for PPO, which trains in about a minute on one device."""
+        """Number of networks that the devices share; 1 for PPO, which trains in about a minute on one device."""
         return max(1, self.settings.networks) if self.learning == "search" else 1
 
     @property

@@ -1,8 +1,8 @@
 """Memory maps as the domain of EGRL's search: `MemoryMap-v0` of one step, as pure functions of padded problems.
 
-`step_features` computes the features of a step: those of the paper's table 1, and its cost in each memory of the chip
-(ours). All graphs' features are shifted and scaled by the same numbers, so that features are comparable between graphs.
-`layers` adds the hint, a map that the networks see. `observe` and `evaluate` give observation and reward of a map.
+A step is an op in the order in which the chip runs them. `step_features` computes its features: those of the paper's
+table 1, and its cost in each memory of the chip (ours). The shifts and scales of features are the same for all graphs.
+`layers` adds the hint, a map that the networks see. `observe` and `evaluate` compute a map's observation and reward.
 
 Letters: N steps, padded; n steps of one graph; F features of a step; M memories; E reads, padded.
 """
@@ -30,15 +30,15 @@ _SECOND, _SHARE = 1e-7, 1 / 64  # units of times (seconds) and of shares of a me
 
 
 def step_features(problem: MapProblem) -> np.ndarray:
-    """Features of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
+    """Computes the features of each step: `[n, 24 + 3 M + 9 (M - 1)]` float32."""
     table = (layer_features(problem.graph, problem.order) - _SHIFT) / _SCALE
     more = [each(problem) for each in (_time_features, _page_features, _lifetime_features, _value_features)]
     return np.concatenate([table, *more], 1).astype(np.float32)
 
 
 def _time_features(problem: MapProblem) -> np.ndarray:
-    """Logarithms of seconds, `[n, 2 + 3 M]`: of operations, of external inputs, and, for each memory, of weights,
-    outputs and reads.
+    """Computes logarithms of the seconds, `[n, 2 + 3 M]`, for a step's operations and external inputs, and, in each
+    memory, for its weights, outputs and reads.
     """
     reads = np.zeros_like(problem.output_seconds)
     np.add.at(reads, problem.read_step, problem.read_seconds)
@@ -48,8 +48,8 @@ def _time_features(problem: MapProblem) -> np.ndarray:
 
 
 def _page_features(problem: MapProblem) -> np.ndarray:
-    """Logarithms of pages as a share of each memory except the largest, `[n, 5 (M - 1)]`: pages of weights, of outputs,
-    of all live outputs, of all weights so far, and of all weights.
+    """Computes logarithms of numbers of pages, relative to each memory except the largest, `[n, 5 (M - 1)]`: a step's
+    weights and outputs, all live outputs, all weights so far, and all weights.
     """
     live = live_pages(problem, np.ones(len(problem.writer), bool))
     weights = problem.weight_pages
@@ -60,17 +60,17 @@ def _page_features(problem: MapProblem) -> np.ndarray:
 
 
 def _lifetime_features(problem: MapProblem) -> np.ndarray:
-    """`[n, 3]`: the position of a step, the lifetime of its outputs as a share of all steps, and the logarithm of that
-    lifetime in steps.
+    """Computes each step's position and the lifetime of its outputs, both as shares of all steps, and the logarithm of
+    that lifetime in steps: `[n, 3]`.
     """
     n, life = problem.steps, _lifetimes(problem)
     return np.stack([np.arange(n) / n, life / n, np.log(life) / 2], 1)
 
 
 def _value_features(problem: MapProblem) -> np.ndarray:
-    """Value of each memory except the largest for weights and for outputs, `[n, 4 (M - 1)]`. The first feature is the
-    logarithm of the seconds that the memory saves. The second is the logarithm of the share of its capacity, over time,
-    that tensors take which save at least as much per byte and step of their lifetime.
+    """Computes two features of the benefit of each memory except the largest, for a step's weights and for its outputs,
+    `[n, 4 (M - 1)]`. One is the logarithm of the seconds that the memory saves. The other is the logarithm of the share
+    of its capacity, over time, taken by tensors that save at least the same per byte and step of their lifetime.
 
     Assumes that all other tensors are in memory 0. Savings are at most the time that a step takes there beyond its
     operations.
@@ -96,21 +96,21 @@ def _value_features(problem: MapProblem) -> np.ndarray:
 
 
 def _lifetimes(problem: MapProblem) -> np.ndarray:
-    """Lifetime in steps of the outputs of each step: `[n]` int64, at least 1."""
+    """Computes how many steps the outputs of each step live: `[n]` int64, at least 1."""
     last = np.arange(problem.steps)
     np.maximum.at(last, problem.writer, problem.last)
     return last - np.arange(problem.steps) + 1
 
 
 def _output_pages(problem: MapProblem) -> np.ndarray:
-    """Pages of the outputs of each step: `[n]` int64."""
+    """Computes the number of pages that each step's outputs take: `[n]` int64."""
     pages = np.zeros(problem.steps, np.int64)
     np.add.at(pages, problem.writer, problem.tensor_pages)
     return pages
 
 
 def _capacity(problem: MapProblem) -> np.ndarray:
-    """Pages of each memory except the largest: `[M - 1]` float64."""
+    """Returns the number of pages in each memory except the largest: `[M - 1]` float64."""
     sizes = [memory.capacity for memory in problem.chip.memories[1:]]
     return np.array([np.inf if size is None else size / problem.chip.page for size in sizes])
 
@@ -139,7 +139,7 @@ class Observation(NamedTuple):
 
 
 def layers(problems: Sequence[MapProblem], to: MapSizes | None = None, hint: Hint = "none") -> Layers:
-    """A batch of problems with the same number of memories, padded to common sizes (NumPy).
+    """Converts problems with the same number of memories to a batch, padded to common sizes (NumPy).
 
     Args:
       problems: the problems; `step_features` computes their features.
@@ -171,8 +171,8 @@ def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
 
 
 def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
-    """The requests `[k, n, 2]` from which a hint is chosen, each with one memory for all weights and one for all
-    outputs.
+    """Returns the requested maps `[k, n, 2]` from which the hint is chosen, each with one memory for all weights and
+    one for all outputs.
     """
     fastest = problem.memories - 1
     if hint != "uniform":
@@ -182,7 +182,7 @@ def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
 
 
 def hint_maps(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
-    """The maps `[n, 2]` int64 of the first observation, and of an initial network's request.
+    """Returns the map `[n, 2]` int64 in the first observation, and the one that an initial network requests.
 
     With a hint, the request is the one of `uniform` whose map, after the compiler has made it valid, is the fastest;
     the observation has that map. Without a hint the observation has everything in memory 0 (the paper's initial
@@ -199,12 +199,12 @@ def hint_maps(problem: MapProblem, hint: Hint) -> tuple[np.ndarray, np.ndarray]:
 
 
 def start(problem: Layers) -> jax.Array:
-    """The map in the first observation: `[N, 2]` int32."""
+    """Returns the map in the first observation: `[N, 2]` int32."""
     return jnp.asarray(problem.before)
 
 
 def observe(problem: Layers, before: jax.Array) -> Observation:
-    """Features of the problem together with the previous map."""
+    """Returns the observation of a problem after the map `before`."""
     n = before.shape[0]
     last = jax.nn.one_hot(before, problem.problem.memories).reshape(n, -1)
     nodes = jnp.concatenate([jnp.asarray(problem.graph.nodes), jnp.pad(last, ((0, 1), (0, 0)))], -1)
@@ -214,7 +214,7 @@ def observe(problem: Layers, before: jax.Array) -> Observation:
 
 
 def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> jax.Array:
-    """Reward of a map: `[]` float32.
+    """Computes the reward of a map: `[]` float32.
 
     "valid" is the environment's (algorithm 1): negative if the compiler moved anything. "rectified" is the reward of
     the compiler's valid version of the map, independent of the bytes that moved (ours).
@@ -227,11 +227,11 @@ def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> ja
 
 
 def speedup(problem: Layers, action: jax.Array) -> jax.Array:
-    """Speed-up of a map, as changed by the compiler, over the compiler's own map: `[]` float32."""
+    """Computes the speed-up of a map, as changed by the compiler, over the compiler's own map: `[]` float32."""
     return jnp.sqrt(evaluate(problem, action, "rectified"))
 
 
 @functools.cache
 def domain(memories: int, reward: Reward) -> Domain:
-    """Memory maps of chips with the given number of memories."""
+    """Returns the search domain of memory maps for chips with the given number of memories."""
     return Domain(memories, start, observe, functools.partial(evaluate, reward=reward))

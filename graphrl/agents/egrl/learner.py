@@ -1,4 +1,4 @@
-"""EGRL's learner: an update is a generation of the search on all training graphs, or an update of PPO on them.
+"""EGRL's learner: an update is a generation of the search on all training graphs, or a PPO update on them.
 
 PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
@@ -26,8 +26,8 @@ _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp
 
 
 def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
-    """The learner of a configuration: a search, whose population and replay the devices share, or PPO, whose graphs
-    they share.
+    """Creates the learner of a configuration: a search, whose population and replay the devices share, or PPO, whose
+    graphs they share.
 
     Args:
       config: its `learning` selects one of the two.
@@ -43,32 +43,32 @@ def learner(config: EgrlConfig, mesh: Mesh, instances: Layers) -> Learner:
 
 
 def init_search(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> collaborative.State:
-    """See `Learner` and `collaborative.init`."""
+    """Creates the state before the search; see `Learner` and `collaborative.init`."""
     return collaborative.init(*search_of(config, instances), instances, key, policy)
 
 
 def update_search(
     config: EgrlConfig, mesh: Mesh, state: collaborative.State, key: jax.Array, batch: Layers
 ) -> tuple[collaborative.State, Metrics]:
-    """A generation: roll-outs, evolution, gradient steps, migration; see `collaborative.generation`."""
+    """Runs a generation: roll-outs, evolution, gradient steps, migration; see `collaborative.generation`."""
     state, metrics, _ = collaborative.generation(*search_of(config, batch), state, key, batch, mesh)
     return state, metrics
 
 
 def search_of(config: EgrlConfig, instances: Layers) -> tuple[collaborative.Settings, Domain, ActorCritic]:
-    """Arguments of `collaborative`: the settings, the domain, and the networks."""
+    """Returns the first arguments of `collaborative`'s functions: the settings, the domain, and the networks."""
     memories = instances.problem.memories
     return config.settings, domain(memories, config.reward), networks(config, memories)
 
 
 def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any = None) -> LearnerState:
-    """See `Learner`."""
+    """Creates the state before training with PPO; see `Learner`."""
     first = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), instances)
     return ppo.init(ppo_settings(config), _networks(config, instances), key, observe(first, start(first)), policy)
 
 
 def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
-    """An update of PPO on `config.samples` maps of every graph.
+    """Runs a PPO update on `config.samples` maps of every graph.
 
     The metrics are those of `ppo.learn` without "value_error", as there is no value network.
     """
@@ -86,8 +86,8 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
 
 
 def ppo_settings(config: EgrlConfig) -> PpoSettings:
-    """Settings of PPO. The ratio is per choice: with hundreds of choices the joint ratio leaves the clipping range
-    immediately.
+    """Returns the settings of PPO. The ratio is per choice: with hundreds of choices the joint ratio leaves the
+    clipping range immediately.
     """
     return PpoSettings(
         steps=1,
@@ -106,7 +106,7 @@ def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:
 
 
 def evaluate(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> Metrics:
-    """Metrics of `egrl-policy` on held-out graphs: the faster one of the policy's map and its hint.
+    """Evaluates `egrl-policy` on held-out graphs: the faster one of the policy's map and its hint.
 
     See `Learner`; `key` is not used.
 

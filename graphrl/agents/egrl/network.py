@@ -26,7 +26,7 @@ _NEVER = -20.0  # logit of memories other than 0 for absent tensors
 
 @functools.cache
 def networks(config: EgrlConfig, memories: int) -> ActorCritic:
-    """Actor and critic on the configuration's encoder, without parameters.
+    """Creates actor and critic with the configuration's encoder, without parameters.
 
     Absent tensors are in memory 0: the actor gives other memories almost no probability, and the critic ignores actions
     on them.
@@ -54,7 +54,7 @@ def networks(config: EgrlConfig, memories: int) -> ActorCritic:
 
 
 def likeliest(config: EgrlConfig, actor: Any, problem: Layers) -> jax.Array:
-    """The map that an actor requests in the only step of an episode: `[N, 2]` int32."""
+    """Returns the map that an actor requests, its most likely memories: `[N, 2]` int32."""
     apply = networks(config, problem.problem.memories).actor.apply
     return apply(actor, observe(problem, start(problem))).argmax(-1).astype(jnp.int32)
 
@@ -91,10 +91,10 @@ class Policy(agent.Policy[EgrlConfig]):
 
     @classmethod
     def default(cls, problem: MapProblem) -> Self:
-        """The policy that the package ships for chips with the problem's number of memories.
+        """Loads the policy that the package ships for chips with the problem's number of memories.
 
         Raises:
-          GraphrlError: the package ships none.
+          GraphrlError: the package ships no such policy.
         """
         return cls.load_shipped([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
 
@@ -113,8 +113,8 @@ class Policy(agent.Policy[EgrlConfig]):
         return self
 
     def request_maps(self, problem: MapProblem) -> np.ndarray:
-        """Maps `[1 + k, 2n]` int64, each with weights first and then outputs: the policy's map, followed by the
-        requests from which its hint is chosen.
+        """Returns maps `[1 + k, 2n]` int64, each with the weights' memories and then the outputs': the policy's map,
+        followed by the requests from which its hint is chosen.
         """
         instance = _one(layers([problem], _shared_sizes(problem), self.config.hint))
         requested = np.asarray(_request(self.config, self.params, instance), np.int64)
@@ -132,8 +132,8 @@ def _one(batch: Layers) -> Layers:
 
 
 def _shared_sizes(problem: MapProblem) -> MapSizes:
-    """Padded sizes shared by most problems whose numbers of steps round up to the same power of two, so that one
-    program serves them.
+    """Computes padded sizes that are equal for most problems whose numbers of steps round up to the same power of two,
+    so that one program supports them.
     """
     own = common_sizes([problem])
     steps = 1 << (own.steps - 1).bit_length()

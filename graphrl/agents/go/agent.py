@@ -1,7 +1,7 @@
 """Agents GO and its predecessor GDP, and the methods that search with GO's trained policy.
 
 - `AGENT`, `GDP`: the agents of the training loop.
-- `solve` improves a list schedule with the policy, in rounds of one call of the network each. With `finetune` the
+- `solve` improves a list schedule with the policy, in rounds that each call the network once. With `finetune` the
   policy is first trained on the graph.
 - `solve_portfolio` is `auto`, with a round of `solve` before its searches if the budget suffices.
 - `coarse` clusters a large graph, so that the policy sees a few hundred clusters, about the size of its training
@@ -65,14 +65,14 @@ GDP = dataclasses.replace(AGENT, policy=GdpPolicy)
 
 
 class Coarse(NamedTuple):
-    """k clusters of a graph of n ops."""
+    """A graph whose k ops are clusters of the n ops of another graph."""
 
     graph: ComputationGraph  # k ops, in a topological order
     cluster: np.ndarray  # [n] int64, cluster of each op
 
 
 def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coarse:
-    """The graph of clusters.
+    """Merges clusters of ops into single ops, without the edges against their order (see the module).
 
     Args:
       group: `[n]`, ops with equal numbers form a cluster.
@@ -104,8 +104,8 @@ def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coa
 def coarse_instance(
     coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings
 ) -> tuple[CompileParams, PlanFeatures]:
-    """The instance of the clusters whose start is the placement `[n]` of the ops, and the features of its schedule.
-    Each cluster must be on one device.
+    """Creates the instance that starts from a placement `[n]` of the ops, for a policy that places clusters, and the
+    features of its schedule. All ops of a cluster must be on one device.
     """
     k = len(coarse.graph.ops)
     devices, level = np.zeros(k, np.int64), np.full(k, settings.levels // 2)
@@ -124,13 +124,13 @@ def coarse_instance(
     return params, Decoder(coarse.graph, problem, params).plan_features(devices, level)
 
 
-MAX_PLANS = 4096  # maximum number of plans per round
+MAX_PLANS = 4096  # maximum number of plans per round, and of rounds
 MAX_UPDATES = 1000
 MAX_TRIES = 1_000_000
 FIRST_CLUSTERS, FACTOR = 300, 4  # clusters in the first round, and the factor from one round to the next
 CHUNK, MAX_VISITS = 128, 4_000_000  # maximum number of changes, and of visits to ops and uses, between checks of time
 HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
-ROUND_SECONDS = 2e-6  # time of a round on one core before its first plan, per op and use
+ROUND_SECONDS = 2e-6  # seconds per op and use that a round takes on one core before its first plan
 FAST_COMPILE_SECONDS = 30.0  # searches with less time compile the network with few optimisations
 EVALUATION_SHARE = 0.3  # share of the time for evaluating the plans of a round
 GO_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
@@ -151,18 +151,18 @@ def solve(
 ) -> Plan:
     """Improves a list schedule (under max_load a split) with plans that the policy samples around the best so far.
 
-    Rounds start while the budget lasts, if it suffices for at least one; an evaluation is a plan. A round calls the
-    network once; the first of its plans is the most likely one. Then single ops move, the most likely change first,
-    repeatedly, and a move that makes the plan worse is undone. On large graphs the first rounds observe and move
+    Rounds start while the budget lasts, if it suffices for at least one; each plan counts as an evaluation. A round
+    calls the network once; the first of its plans is the most likely one. Then single ops move, the most likely change
+    first, repeatedly, and a move that makes the plan worse is undone. On large graphs the first rounds observe and move
     clusters of ops: about 300 in the first round, then four times the number of the round before.
 
     Args:
-      samples: plans per round.
-      tries: changes of single ops, or clusters, per round.
+      samples: number of plans per round.
+      tries: number of changes of single ops, or clusters, per round.
       rounds: number of rounds; 0 returns the quick rule's plan.
-      finetune: PPO updates on the graph before the rounds, each on its own round of plans; limited by the evaluations,
-        but not by the seconds.
-      checkpoint: of `graphrl train go`, or a file of `Policy.save`; by default the policy that the package ships.
+      finetune: number of PPO updates on the graph before the rounds, each on newly sampled plans; limited by the
+        budget's evaluations, but not by its seconds.
+      checkpoint: a checkpoint of `graphrl train go`, or a file of `Policy.save`; by default the shipped policy.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
@@ -193,7 +193,7 @@ def solve(
 
 @solver(
     "go+",
-    "what auto does, and plans of go to begin with where a tenth of the time is enough for them",
+    "auto, with a round of go before its searches: from 80 s on, or with a budget in evaluations",
     colocates=True,
     objectives=tuple(DECODERS),
     digest=Policy.digest_of,
@@ -212,7 +212,7 @@ def solve_portfolio(task: Task, *, samples: int = 64, rounds: int = 1, checkpoin
 
 
 def _round_seconds(graph: ComputationGraph) -> float:
-    """Estimated time of a round, without clustering of large graphs and without compiling the network."""
+    """Estimates the seconds of a round, without clustering of large graphs and without compiling the network."""
     return ROUND_SECONDS * (len(graph.ops) + len(graph.arrays.use_op))
 
 
@@ -225,14 +225,14 @@ def _policy(problem: Problem, checkpoint: str) -> Policy:
 
 
 class _Coarse(NamedTuple):
-    """Clusters of the graph, and the decoder that evaluates their plans."""
+    """The clustering of a graph, and the decoder that evaluates plans of its clusters."""
 
     clusters: Clusters
     decoder: Decoder
 
 
 class _Search:
-    """The best choices so far, and the instance that starts from them."""
+    """State of `solve`: the best choices so far, and the instance that starts from them."""
 
     def __init__(self, task: Task, policy: Policy, start: Start) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
@@ -250,7 +250,7 @@ class _Search:
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """Plan of the best choices."""
+        """Returns the plan of the best choices so far."""
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
     def draw(self, samples: int, tries: int, number: int) -> None:
@@ -285,7 +285,7 @@ class _Search:
         return self._policy.logits(params, features, fast_compile=self._fast_compile)
 
     def _groups(self, count: int) -> np.ndarray | None:
-        """About `count` clusters of the best plan; None if clustering would hardly reduce the number of ops."""
+        """Computes about `count` clusters for the best plan; None if that would hardly reduce the number of ops."""
         if self._coarse is None or 2 * count > self._n:
             return None
         return self._coarse.clusters.of(self._best[0], count)
@@ -315,12 +315,12 @@ class _Search:
                 self._task.report(self.evaluations, rank[1])
 
     def _most(self, count: int) -> int:
-        """`count`, or the number of evaluations left if that is smaller."""
+        """Returns `count`, or the number of evaluations left in the budget if that is smaller."""
         most = self._task.budget.evaluations
         return count if most is None else min(count, most - self.evaluations)
 
     def learn(self, updates: int) -> None:
-        """Trains the policy from the best choices with PPO, and considers the best sampled plan."""
+        """Trains the policy with PPO on plans around the best choices, and adopts the best plan if it is better."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
         if settings.learning != "ppo":  # the policy's own rate is for imitation
             settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
@@ -349,6 +349,6 @@ class _Search:
         self._instance = dataclasses.replace(self._instance, start=start)
 
     def _of(self, choices: Choices) -> tuple[np.ndarray, np.ndarray]:
-        """Devices and levels of the real ops, `[n]` int64 each, with groups on one device."""
+        """Returns the devices and priorities of the real ops, `[n]` int64 each, with groups on one device."""
         placement, priority = (np.asarray(choice, np.int64)[: self._n] for choice in choices[:2])
         return self._decoder.colocated(placement), priority

@@ -22,28 +22,28 @@ SENDS: Sends = "rule"
 class GoConfig:
     """Settings of GO's networks. The paper's text gives none of the numbers: they are ours.
 
-    The numbers of devices, priorities and fusion priorities are not settings: they are inputs, and one policy serves
-    any number. GO's predecessor GDP is superposition="none" and coupling="none", on one task (`graphrl train gdp`).
+    The numbers of devices, priorities and fusion priorities are not settings: they are inputs, and one policy supports
+    all numbers. GO's predecessor GDP is superposition="none" and coupling="none", on one task (`graphrl train gdp`).
 
     Attributes:
       tasks: decisions per op, in the order in which later ones are conditioned on earlier ones: "placement" (its
         device), "priority" (the highest of the ready ops runs first) and "fusion" (its fusion priority, for
         observations that have it as a task).
-      width: width of all vectors: a multiple of the heads.
-      rounds: rounds of GraphSAGE; with 0 ops see only themselves.
+      width: width of all vectors: a multiple of `heads`.
+      rounds: number of GraphSAGE rounds; with 0 an op's vector depends only on its own features.
       neighbours: "together" pools an op's predecessors and successors together in GraphSAGE, as in the paper; "apart"
         pools them separately.
-      layers: attention layers along the ops in topological order, in addition to the heads of the tasks; at least 0.
-      heads: attention heads.
-      segment: ops per segment, within which attention is unrestricted; a segment that covers the graph gives a full
-        transformer.
+      layers: number of attention layers along the ops in topological order, in addition to the task heads; at least 0.
+      heads: number of attention heads.
+      segment: number of ops per segment, within which attention is unrestricted; a segment that covers the graph gives
+        a full transformer.
       cached: True to attend to the previous segment as well.
-      superposition: rescaling of the features that enter each layer: by factors of the "graph", by factors of each of
-        its "ops", or not at all ("none").
+      superposition: rescaling of the features that enter each layer: by the same factors for the whole "graph", by
+        separate ones for each of its "ops", or not at all ("none").
       coupling: "recurrent" conditions tasks on one another's decisions through attention; "none" decides them
         independently.
-      iterations: number of decisions of the network, each conditioned on the previous probabilities.
-      spread: approximate deviation of the initial policy's logits, in nats; see `TaskHeads`.
+      iterations: number of times that the network decides, each time given its previous option probabilities.
+      spread: approximate standard deviation of the initial policy's logits, in nats; see `TaskHeads`.
       preference: bonus of the initial policy for the last choice, in nats.
       changes: expected share of ops that change their choice, per task: the policy learns where to change, but not how
         much (see `network.changing`); 0 leaves the number to the policy too.
@@ -101,20 +101,20 @@ class GoSettings:
     Attributes:
       learning: "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
         imitation.
-      stops: stops of the teacher on a graph.
+      stops: number of plans per graph for which the teacher computes the gains of all changes.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
-      rounds: rounds of an update and of validation: each starts from the best plan so far.
+      rounds: number of rounds in an update and in a validation; each round starts from the best plan so far.
       transfers: the transfer models for which one policy is trained; every graph of a batch is evaluated under each.
         Under max_load only the first is used, as transfer models do not apply.
-      devices: numbers of devices; each graph has one of them, or under max_load the machine that its file names.
+      devices: numbers of devices; each graph gets one of them, or under max_load the machine that its file names.
       communication_ratios: transfer times of the mean tensor between two devices, relative to the mean op's run time;
-        each graph has one of them. A fifth of it is latency.
-      levels: number of priorities.
-      reach: part of the hint's order by which a level moves an op, see `envs.compile.generator.instance`.
-      samples: plans sampled for each held-out graph in a round of validation.
+        each graph gets one of them. A fifth of it is latency.
+      levels: number of priorities that an op can have.
+      reach: share of the hint's order by which a priority level moves an op, see `envs.compile.generator.instance`.
+      samples: number of plans sampled for each held-out graph in a round of validation.
       problem: the problem of `graphrl evaluate`; its objective, makespan or max_load, is also that of training.
-      evaluations: evaluations that `graphrl evaluate` gives every method.
+      evaluations: number of evaluations that `graphrl evaluate` gives every method.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
         "" starts from new parameters.
 
@@ -179,7 +179,7 @@ class GoSettings:
 
     @property
     def env(self) -> Environment[Any, Any, Any]:
-        """The environment of the training."""
+        """The environment for training."""
         env: Any = CompileEnv(self.network.tasks, sends=SENDS)
         return env  # its actions are a dict
 

@@ -1,10 +1,10 @@
-"""Decoders from choices of `Compile-v0` to plans and their exact costs, on the host.
+"""Converts choices of `Compile-v0` to plans, and computes their exact costs, on the host.
 
 - `Decoder` creates schedules, for the makespan.
 - `LoadDecoder` creates plans for the largest load of pipelined execution (`max_load`).
 - `DECODERS` has the decoder of each objective. All other files of GO are the same for every objective; the environment
   has its own functions for each (`envs/compile/reward.py`).
-- `hint_instance` creates an instance that starts from the plan of a quick heuristic, as choices. Devices are
+- `hint_instance` creates an instance that starts from the plan of a quick heuristic, the hint, as choices. Devices are
   interchangeable: without such a plan a policy cannot distinguish them and can only guess. With a plan, devices differ
   by the ops on them. GO's authors do not state what breaks this symmetry.
 """
@@ -41,7 +41,7 @@ Rank = tuple[int, float]  # bytes over the memory limit, seconds
 
 
 class Start(NamedTuple):
-    """A quick plan."""
+    """The plan of a quick rule, from which episodes and searches start."""
 
     placement: np.ndarray  # [n] devices
     order: np.ndarray | None  # [n] ops, None if the objective ignores order
@@ -49,10 +49,10 @@ class Start(NamedTuple):
 
 
 class Decoder:
-    """Decoder of one graph and problem, and of an instance created from them.
+    """Converts choices (a device and a priority per op) for one instance to schedules, and evaluates and improves them.
 
     Attributes:
-      walked: approximate number of ops and uses visited to evaluate a change.
+      ops_per_change: approximate number of ops and uses visited to evaluate a change.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
@@ -68,7 +68,7 @@ class Decoder:
     @staticmethod
     @functools.cache
     def prepare() -> None:
-        """Compiles the functions for costs and quick plans, or loads them, once per process."""
+        """Compiles the functions for costs and quick plans, or loads them from a cache, once per process."""
         exact.prepare()
         prepare_with_lists()
         graph, problem, zero = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
@@ -80,23 +80,23 @@ class Decoder:
 
     @staticmethod
     def start(graph: ComputationGraph, problem: Problem, seconds: float) -> Start:
-        """The plan from which episodes start, computed within the given seconds."""
+        """Computes the plan from which episodes start, by the quick rules that fit into the given seconds."""
         start = quick_start(graph, problem, seconds)
         return Start(start.placement, start.ops, start.makespan)
 
     @staticmethod
     def plan_of(graph: ComputationGraph, problem: Problem, start: Start) -> PlacedOrder:
-        """The plan of a start."""
+        """Returns the plan of a start, as devices and an order of ops and transfers."""
         assert start.order is not None
         return start.placement, with_transfers(graph, problem, start.placement, start.order)
 
     def colocated(self, placement: np.ndarray) -> np.ndarray:
-        """A placement `[n]` with every group on the device of its first op in the order."""
+        """Moves every colocation group to the device of its first op in the order; placements are `[n]`."""
         return placement[self._leader]
 
     def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
-        """Rank of the plan that choices `[n]` encode: lower is better. The memory limit is checked only if the plan
-        could be better than `best`.
+        """Evaluates the plan that choices `[n]` encode: lower ranks are better. The memory limit is checked only if the
+        plan could be better than `best`.
         """
         placement, ops = self._ordered(placement, priority)
         seconds = makespan(self._plan)
@@ -106,22 +106,22 @@ class Decoder:
         return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """End of each op, `[n]` float64 seconds, and its position in the order, `[n]` int64, in the plan of these
-        choices.
+        """Simulates the plan of these choices: returns each op's end, `[n]` float64 seconds, and its position in the
+        order, `[n]` int64.
         """
         self._ordered(placement, priority)
         makespan(self._plan)
         return self._plan.ops["end"][:-1].copy(), self._plan.ops["place"][:-1].copy()
 
     def plan_features(self, placement: np.ndarray, priority: np.ndarray) -> PlanFeatures:
-        """Features of the plan's schedule, as in the instance's observation."""
+        """Computes features of the plan's schedule, as in the instance's observation."""
         end, place = self.run(placement, priority)
         rows, devices = self._shape
         return schedule_features_on_host(self._graph, self.colocated(placement), place, end, devices, rows)
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """Percent by which the makespan decreases if one op moves to another device, together with its group if the op
-        decides for it: `[n, d]` float64, 0 without a decrease.
+        """Computes the percent by which the makespan decreases if one op moves to each other device: `[n, d]` float64,
+        0 without a decrease. The first op of a colocation group moves its group; the group's other ops have 0.
         """
         self._ordered(placement, priority)
         now, makespans = makespan(self._plan), np.empty((len(self._keys), self._problem.devices))
@@ -133,8 +133,8 @@ class Decoder:
     def climb(
         self, placement: np.ndarray, priority: np.ndarray, changes: np.ndarray, group: np.ndarray | None = None
     ) -> np.ndarray:
-        """Applies changes one after the other, ops and devices `[k, 2]` int64, undoes those that make the plan worse,
-        and returns the final placement.
+        """Applies changes, `[k, 2]` int64 pairs of an op and its new device, one after the other, undoes those that
+        make the plan worse, and returns the final placement.
 
         Args:
           group: `[n]` int64, ops with the same number, which must be on one device, move together; by default colocated
@@ -147,12 +147,12 @@ class Decoder:
         return self._plan.ops["device"][:-1].astype(np.int64)
 
     def plan(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
-        """The plan that choices `[n]` encode."""
+        """Returns the plan that choices `[n]` encode, as devices and an order of ops and transfers."""
         placement, ops = self._ordered(placement, priority)
         return placement, with_transfers(self._graph, self._problem, placement, ops)
 
     def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
-        """The placement with groups on one device, and the ops in the order of the priorities; also sets
+        """Returns the placement with groups on one device, and the ops in the order of the priorities; also sets
         `self._plan`.
         """
         placement = self.colocated(placement)
@@ -162,7 +162,7 @@ class Decoder:
 
 
 def percent_saved(now: float, makespans: np.ndarray) -> np.ndarray:
-    """Percent by which makespans are shorter than `now`; 0 if they are not."""
+    """Computes the percent by which makespans are shorter than `now`; 0 if they are not."""
     return np.maximum(0, 100 * (1 - makespans / max(now, 1e-30)))
 
 
@@ -170,7 +170,7 @@ NO_CHANGES = np.empty((0, 2), np.int64)  # no changes
 
 
 class LoadDecoder:
-    """`Decoder` for the largest load: see there. Priorities are ignored."""
+    """As `Decoder`, but for the objective `max_load`, the largest load of a device. Priorities are ignored."""
 
     ops_per_change = 1  # only a group's neighbours: negligible
 
@@ -210,7 +210,7 @@ class LoadDecoder:
         return placed_order(graph, problem, start.placement)
 
     def colocated(self, placement: np.ndarray) -> np.ndarray:
-        """A placement `[n]` with every group on the device of its first op in the order."""
+        """See `Decoder.colocated`."""
         return placement[self._leader]
 
     def rank(self, placement: np.ndarray, priority: np.ndarray, best: Rank | None = None) -> Rank:
@@ -226,8 +226,8 @@ class LoadDecoder:
         return load_features(self._pipeline, jnp.asarray(rows)).features
 
     def gains(self, placement: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """Percent by which annealing's energy decreases if one group moves to another device: `[n, d]` float64, at the
-        group's first op. The energy (`anneal/loads.py`) distinguishes changes that leave the largest load equal.
+        """Computes the percent by which annealing's energy decreases if a group moves to each other device: `[n, d]`
+        float64, at the group's first op. The energy (`anneal/loads.py`) also ranks plans with equal largest loads.
         """
         energies = np.empty((len(self._chain.device), self._problem.devices))
         self._climb(placement, NO_CHANGES, energies)
@@ -262,9 +262,9 @@ def hint_instance(
     hint: Start | None = None,
     devices: int = 1,
 ) -> CompileParams:
-    """The instance for a policy of these settings that starts from the hint, with the hint's order; the hint's time is
-    the baseline. See `generator.instance`; by default the hint is that of `Decoder.start`. The instance has at least
-    `devices` devices.
+    """Creates an instance (see `generator.instance`) for a policy with these settings, with at least `devices` devices.
+    It starts from the hint, by default that of `Decoder.start`, in the hint's order, and its baseline is the hint's run
+    time.
     """
     if hint is None:
         hint = DECODERS[problem.objective].start(graph, problem, math.inf)

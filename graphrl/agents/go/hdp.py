@@ -1,4 +1,4 @@
-"""HDP: devices of groups of ops, learned on the given graph. A baseline for GO and GDP.
+"""HDP: learns on the given graph to group its ops and to choose a device for each group. A baseline for GO and GDP.
 
 Mirhoseini et al., "A Hierarchical Model for Device Placement", 2018, as implemented in TensorFlow's grappler.
 
@@ -49,15 +49,15 @@ class HdpConfig:
     Attributes:
       groups: number of groups of ops; 0 is 20 per device, at most 256.
       grouper: width of the grouper's hidden layer, which has no non-linearity.
-      hidden: width of the placer, an LSTM in both directions (half of it each) and one that attends to it; even.
+      hidden: width of the placer, even: a bidirectional LSTM (half of it per direction) and one that attends to it.
       tanh_constant: bound of the absolute values of device logits.
       noise: deviation of the noise on all logits, relative to their root mean square, during the first `noisy` updates.
-      noisy: updates with noise.
-      sampled: updates with sampled devices of groups; later updates use the largest logit, where TensorFlow's repeats
-        its last sample. Groups of ops are sampled throughout.
-      updates: updates until learning restarts with new parameters.
-      children: placements per update.
-      rate: Adam's learning rate; from `decay_from` updates on it is multiplied by `decay` every `decay_every`.
+      noisy: number of updates with noise.
+      sampled: number of updates that sample the groups' devices; later updates use the largest logit, where
+        TensorFlow's repeats its last sample. The groups of ops are sampled throughout.
+      updates: number of updates until learning restarts with new parameters.
+      children: number of placements per update.
+      rate: Adam's learning rate; after `decay_from` updates it is multiplied by `decay` every `decay_every` updates.
       gradient_norm: gradients are clipped to this global norm.
       memory: decay of the baseline, a moving average of rewards that starts from that of a failure.
 
@@ -93,7 +93,7 @@ class HdpConfig:
             raise ProblemError(f"memory is {self.memory!r}: must be from 0 to below 1")
 
     def groups_for(self, devices: int) -> int:
-        """Number of groups for the given number of devices."""
+        """Returns the number of groups for the given number of devices."""
         return self.groups or min(256, 20 * devices)
 
 
@@ -105,13 +105,13 @@ class Instance(NamedTuple):
     features: jax.Array | np.ndarray  # [n, F] float32; 0 for padding
     leader: jax.Array | np.ndarray  # [n] int32, the first op of each op's colocation group
     decides: jax.Array | np.ndarray  # [n] bool, True for real ops that are their own leaders
-    keys: jax.Array | np.ndarray  # [n] float32, keys of the order: first in, first out
+    keys: jax.Array | np.ndarray  # [n] float32, the ready op with the largest key runs first: first in, first out
 
 
 def instance(graph: ComputationGraph, problem: Problem) -> Instance:
     """Converts a graph to an instance.
 
-    The grouper's inputs are the op features of the other networks here, and the op's position in the order.
+    The grouper's inputs are the op features of graphrl's other networks, and the op's position in the order.
     (TensorFlow's are its type, the shapes of its outputs, and the numbers of ten of its neighbours.)
     """
     padded, n = pad_batch([graph]), len(graph.ops)
@@ -132,14 +132,14 @@ def instance(graph: ComputationGraph, problem: Problem) -> Instance:
 
 
 class Draw(NamedTuple):
-    """Settings for choosing options at one stage of learning."""
+    """Settings of an update for choosing options: the noise, and sampled or most likely devices."""
 
     noise: jax.Array  # [] float32, see `HdpConfig`; 0 disables noise
     is_sampled: jax.Array  # [] bool, True samples devices; groups are always sampled
 
 
 def choose(key: jax.Array, logits: jax.Array, draw: Draw) -> tuple[jax.Array, jax.Array]:
-    """An option for every choice, `[...]` int32, and the noisy logits `[..., options]` from which it is chosen."""
+    """Chooses an option for every choice: `[...]` int32, and the noisy logits `[..., options]` that determine it."""
     of_noise, of_sample = jax.random.split(key)
     size = jax.lax.stop_gradient(jnp.sqrt(jnp.square(logits).mean()))
     logits = logits + draw.noise * size * jax.random.normal(of_noise, logits.shape)
@@ -148,10 +148,10 @@ def choose(key: jax.Array, logits: jax.Array, draw: Draw) -> tuple[jax.Array, ja
 
 
 class Grouper(nn.Module):
-    """Logits of the groups of an op: two linear layers without a non-linearity.
+    """Computes for every op the logits of its group: two linear layers without a non-linearity.
 
     Attributes:
-      hidden: width between them.
+      hidden: width of the first layer.
       groups: number of groups.
     """
 
@@ -160,18 +160,18 @@ class Grouper(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """`[n, F]` float32 to `[n, groups]`."""
+        """Maps op features `[n, F]` float32 to logits `[n, groups]`."""
         hidden = nn.Dense(self.hidden, use_bias=False, name="in")(features)
         return nn.Dense(self.groups, use_bias=False, name="out")(hidden)
 
 
 class Placer(nn.Module):
-    """A device for every group: an LSTM encodes the groups in both directions, a second one attends to the encodings,
-    given the previous device.
+    """Chooses a device for every group, one by one: a bidirectional LSTM encodes the groups; a second LSTM attends to
+    the encodings, given the previous group's device.
 
     Attributes:
       config: settings of HDP.
-      devices: d.
+      devices: number of devices, d.
     """
 
     config: HdpConfig
@@ -179,7 +179,7 @@ class Placer(nn.Module):
 
     @nn.compact
     def __call__(self, groups: jax.Array, key: jax.Array, draw: Draw) -> tuple[jax.Array, jax.Array]:
-        """Embeddings of groups `[k, G]` float32 to their devices `[k]` int32 and the logits of these `[k, d]`."""
+        """Maps group embeddings `[k, G]` float32 to the groups' devices `[k]` int32 and device logits `[k, d]`."""
         hidden = self.config.hidden
         forward, backward = (nn.RNN(_lstm(hidden // 2), name=name) for name in ("forward", "backward"))
         memory = nn.Bidirectional(forward, backward)(groups[None])[0]
@@ -201,7 +201,7 @@ def _lstm(hidden: int, name: str | None = None) -> nn.OptimizedLSTMCell:
 
 
 class _Step(nn.Module):
-    """The device of one group."""
+    """Chooses the device of one group: a step of `Placer`."""
 
     config: HdpConfig
     devices: int
@@ -239,7 +239,7 @@ def init(config: HdpConfig, key: jax.Array, task: Instance) -> Params:
 
 
 def play(config: HdpConfig, params: Params, key: jax.Array, task: Instance, draw: Draw) -> tuple[jax.Array, jax.Array]:
-    """Samples a placement: its log-probability, `[]` float32, and the placement, `[n]` int32."""
+    """Samples a placement: returns its log-probability, `[]` float32, and the placement, `[n]` int32."""
     of_grouper, of_placer = jax.random.split(key)
     grouper, placer = _networks(config, task)
     logits: Any = grouper.apply({"params": params["grouper"]}, jnp.asarray(task.features))
@@ -262,8 +262,8 @@ def _width(task: Instance, groups: int) -> int:
 
 
 def _embedded(task: Instance, group: jax.Array, groups: int) -> tuple[jax.Array, jax.Array]:
-    """Inputs of the placer for k groups: their ops' mean features, their share of the ops, and the groups that read
-    them; `[k, G]` float32. And a mask of groups with ops, `[k]` bool.
+    """Computes the placer's inputs for k groups, `[k, G]` float32: their ops' mean features, their share of the ops and
+    the groups that read them; and a mask of groups with ops, `[k]` bool.
     """
     graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], task.graph)
     n = graph.sizes.ops
@@ -278,12 +278,12 @@ def _embedded(task: Instance, group: jax.Array, groups: int) -> tuple[jax.Array,
 
 
 class State(NamedTuple):
-    """The complete state of learning."""
+    """The complete state of learning, and the best placement so far."""
 
     params: Params
     moments: Any  # Adam's moments
-    baseline: jax.Array  # [] float32
-    step: jax.Array  # [] int32, updates since the last restart
+    baseline: jax.Array  # [] float32, moving average of the rewards
+    step: jax.Array  # [] int32, number of updates since the last restart
     key: jax.Array
     placement: jax.Array  # [n] int32, the best so far
     value: jax.Array  # [] float32, its fitness
@@ -291,7 +291,7 @@ class State(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0)
 def begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
-    """The state before learning."""
+    """Creates the state before learning, with new parameters."""
     key, own = jax.random.split(key)
     params = init(config, own, task)
     placement = jnp.zeros(task.leader.shape[0], jnp.int32)
@@ -300,7 +300,7 @@ def begin(config: HdpConfig, key: jax.Array, task: Instance) -> State:
 
 
 def optimiser(config: HdpConfig) -> optax.GradientTransformation:
-    """Adam with a staircase learning rate and global-norm clipping."""
+    """Creates the optimiser: Adam with global-norm clipping and a learning rate that decays in steps."""
     rate = optax.exponential_decay(
         config.rate, config.decay_every, config.decay, transition_begin=config.decay_from, staircase=True
     )
@@ -308,7 +308,7 @@ def optimiser(config: HdpConfig) -> optax.GradientTransformation:
 
 
 def update(config: HdpConfig, state: State, task: Instance) -> State:
-    """Samples placements, and learns from their costs."""
+    """Samples `config.children` placements, and takes one REINFORCE step on their costs."""
     key, *keys = jax.random.split(state.key, config.children + 1)
     noise = jnp.where(state.step < config.noisy, config.noise, 0.0)
     draw = Draw(noise, state.step < config.sampled)
@@ -335,7 +335,7 @@ def update(config: HdpConfig, state: State, task: Instance) -> State:
 
 
 def decisions(task: Instance, placements: jax.Array) -> Decisions:
-    """Placements `[p, n]` with the order of the instance, as inputs of the cost model."""
+    """Converts placements `[p, n]`, with the order of the instance, to inputs of the cost model."""
     graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], task.graph)
     keys = jnp.asarray(task.keys)
     sent = jax.vmap(lambda placement: transfer_keys(graph, placement, keys, task.problem.devices))(placements)
@@ -344,12 +344,12 @@ def decisions(task: Instance, placements: jax.Array) -> Decisions:
 
 
 def costs(task: Instance, placements: jax.Array) -> jax.Array:
-    """The fitness of placements `[p, n]`: `[p]` float32."""
+    """Computes the fitness of placements `[p, n]`: `[p]` float32, lower is better (`costs.device.evaluate.fitness`)."""
     return fitness(jax.tree.map(jnp.asarray, task.graph), decisions(task, placements), task.problem)[0]
 
 
 def rewards(task: Instance, values: jax.Array) -> jax.Array:
-    """-sqrt(seconds) of each fitness `[p]`; `FAILURE` for placements over the memory limit."""
+    """Converts each fitness `[p]` to a reward, -sqrt(seconds), or `FAILURE` for placements over the memory limit."""
     unit = jnp.asarray(task.graph.second_unit)[0]
     if task.problem.memory_limit is None:
         return -jnp.sqrt(values * unit)
@@ -358,7 +358,7 @@ def rewards(task: Instance, values: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def restart(config: HdpConfig, state: State, task: Instance) -> State:
-    """Restarts with new parameters, but keeps the best placement so far."""
+    """Restarts learning with new parameters, but keeps the best placement so far."""
     return begin(config, state.key, task)._replace(placement=state.placement, value=state.value)
 
 
@@ -379,7 +379,7 @@ def solve(
     noisy: int = 750,
     updates: int = 1000,
 ) -> Plan:
-    """Runs whole updates within the budget, of `children` evaluations each; at least one.
+    """Learns placements of the task's graph in whole updates of `children` evaluations within the budget; at least one.
 
     Args:
       options: see `HdpConfig`.
@@ -402,7 +402,7 @@ def solve(
 
 
 def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
-    """Runs updates, with restarts when they are due."""
+    """Runs `steps` updates, with a restart after every `config.updates`."""
     while steps:
         if (done := int(state.step)) == config.updates:
             state, done = restart(config, state, task), 0
@@ -413,11 +413,11 @@ def _advanced(config: HdpConfig, state: State, task: Instance, steps: int) -> St
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def advance(config: HdpConfig, state: State, task: Instance, steps: int) -> State:
-    """Runs a number of updates."""
+    """Runs `steps` updates in one program."""
     return jax.lax.fori_loop(0, steps, lambda _, state: update(config, state, task), state)
 
 
 @jax.jit
 def _best(state: State, task: Instance) -> tuple[jax.Array, jax.Array]:
-    """Genes and value of the best placement, in the form that `search_population` takes."""
+    """Returns the best placement's genes and value, in the form that `search_population` takes."""
     return to_genes(decisions(task, state.placement[None]), task.problem.devices)[:, 0, 0], state.value

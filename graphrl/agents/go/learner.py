@@ -1,9 +1,9 @@
 """GO's learner: imitation of a greedy teacher or PPO on `Compile-v0`, both starting from a heuristic's plan (the hint).
 
-- `imitation_target`, `imitation_loss`: the teacher is a hill climber that starts from the hint. At each stop it
-  computes the gain of every change of one op, then applies the changes that gain, best first. Each of its stops is part
-  of an `ImitationTarget`: exact costs of thousands of plans. PPO would have to estimate these from rewards that sum the
-  effects of many changes.
+- `imitation_target`, `imitation_loss`: the teacher is a hill climber that starts from the hint. At each stop, a plan,
+  it computes the gain of every change of one op, then applies the changes that gain, best first. An `ImitationTarget`
+  has all stops on a graph, and thus exact costs of thousands of plans. PPO would have to estimate these from rewards
+  that sum the effects of many changes.
 - `batch`: training graphs as instances for PPO, or as targets for imitation, under each transfer model.
 - `learner` (`init`, `update`, `evaluate`): PPO samples plans around the one that the policy sees. The next round starts
   from the best plan so far. Every round is an episode of one step, as when a trained policy plans (`agent.py`).
@@ -44,18 +44,18 @@ MAX_CHANGED = 0.1  # maximum number of changes between two stops, as a share of 
 
 
 class ImitationTarget(NamedTuple):
-    """One instance, and s stops of a teacher on it."""
+    """One instance, and the gains that the teacher computed at s stops, which are plans."""
 
     instance: CompileParams
-    starts: Choices  # [s, n] each
+    starts: Choices  # [s, n] each, the plan at each stop
     gains: Choices  # [s, n, o] float32 each: percent of the makespan; at least 0, and 0 for the current choice
-    plan_features: PlanFeatures  # [s, n, ...], features of their schedules
+    plan_features: PlanFeatures  # [s, n, ...], features of the plans' schedules
 
 
 def imitation_target(
     graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
 ) -> ImitationTarget:
-    """The gains that the teacher computes on a graph whose instance starts from a plan; only the given tasks change."""
+    """Runs the teacher on a graph from its instance's start, and collects its gains; it changes only these tasks."""
     n = len(graph.ops)
     decoder = DECODERS[problem.objective](graph, problem, instance)
     chosen = [np.asarray(choice, np.int64)[:n].copy() for choice in (instance.start.placement, instance.start.priority)]
@@ -91,8 +91,8 @@ def _padded(rows: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
 
 
 def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], target: ImitationTarget) -> jax.Array:
-    """Squared error between the policy's logits of changes and their gains, percent squared: the mean over all changes,
-    stops and tasks, `[]` float32.
+    """Computes the mean squared error, over all changes, stops and tasks, between the policy's logits of changes and
+    their gains: `[]` float32, percent squared.
 
     The target logit of a change, relative to no change, is `NATS_PER_PERCENT` for each percent that the change alone
     gains. Gains count as at most `MAX_GAIN`, and losses as 0, since a worse plan is not taken. All gains of a graph
@@ -117,7 +117,7 @@ def imitation_loss(policy: Network, params: object, tasks: tuple[str, ...], targ
 
 
 def _gains_of_levels(decoder: PlanDecoder, chosen: list[np.ndarray], levels: int) -> np.ndarray:
-    """Percent by which the makespan decreases if one op has another level: `[n, levels]`, 0 without a decrease."""
+    """Computes the percent by which each new level of one op decreases the makespan: `[n, levels]`; increases are 0."""
     placement, level = chosen
     now, makespans = decoder.rank(placement, level)[1], np.empty((len(level), levels))
     for op, other in np.ndindex(makespans.shape):
@@ -144,13 +144,13 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
             chosen[task][op] = previous
 
 
-Batch = dict[str, Any]  # by transfer model `CompileParams`, or an `ImitationTarget`; leading axis g on each
+Batch = dict[str, Any]  # for each transfer model `CompileParams`, or an `ImitationTarget`, with a leading axis g
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
-    """The problem of a graph under a transfer model: its name determines the number of devices and the speed of
-    transfers. Under max_load the graph's machine, if it names one, determines the devices and the memory limit, and
-    tensors may have their own transfer times.
+    """Returns the training problem of a graph under a transfer model. The graph's name determines the number of devices
+    and the transfer speed. Under max_load the graph's machine, if it names one, determines the devices and the memory
+    limit, and tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)]
@@ -175,13 +175,13 @@ def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -
 
 
 class _Cache:
-    """Cache of the rows of graphs: a hint takes milliseconds, and an imitation target a second."""
+    """Cache of batch rows, one per graph: computing a hint takes milliseconds, and an imitation target a second."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows, self._rows = max_rows, dict[Any, Any]()
 
     def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
-        """The row of a graph in a batch with at least `devices` devices."""
+        """Returns the instance or target of a graph, padded for a batch with at least `devices` devices."""
         key = settings, to, devices, id(graph), transfer
         if key not in self._rows:
             if len(self._rows) >= self._max_rows:
@@ -205,24 +205,24 @@ def _row(
 
 
 class _RoundState(NamedTuple):
-    """State of the rounds on one graph."""
+    """State of a sequence of rounds on one graph, which improve a plan."""
 
     instance: CompileParams  # starts from the best plan so far
     reward: jax.Array  # [] float32, reward of that plan
 
 
 def learner(settings: GoSettings) -> Learner:
-    """The functions below for one configuration."""
+    """Creates the learner of a configuration, from the functions below."""
     return Learner(partial(init, settings), partial(update, settings), partial(evaluate, settings), score="sampled")
 
 
 def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerState:
-    """See `Learner`: params are those of "policy" and "value"."""
+    """Creates the state before training, with the parameters "policy" and "value"; see `Learner`."""
     return ppo.init(settings.ppo, networks(settings.network), key, tiny_observation(settings), policy)
 
 
 def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """An update of PPO for each round and transfer model, or one step of imitation; see `Learner`.
+    """Runs a PPO update for each round and transfer model, or one imitation step; see `Learner`.
 
     Returns:
       The new state, and means of `ppo.learn`'s metrics, with "best": the percent by which the best plan of the last
@@ -242,7 +242,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
-    """One gradient step on imitation targets."""
+    """Takes one gradient step on imitation targets."""
     policy = networks(dataclasses.replace(settings.network, changes=0.0)).policy  # the number of changes is not learned
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
@@ -268,12 +268,12 @@ def _round(settings: GoSettings, carry: tuple[LearnerState, _RoundState], keys: 
 
 
 def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) -> Metrics:
-    """Percent by which the policy's plans are faster than the hint: means over graphs and transfer models.
+    """Computes the percent by which the policy's plans are faster than the hint: means over graphs and transfer models.
 
     Returns:
       "sampled", the best of all rounds, including the hint; "random", the best of equally many random plans, each
       with the same number of changed ops as one of the policy's, but random ops and options; "greedy", the most likely
-      plan of the first round; and "sampled" by transfer model.
+      plan of the first round; and "sampled_NAME", for transfer model NAME alone.
     """
     each, by_transfer = [], {}
     for number, (transfer, rows) in enumerate(batch.items()):
@@ -290,8 +290,8 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
 def fine_tune(
     settings: GoSettings, policy: Any, instance: CompileParams, key: jax.Array, updates: int
 ) -> tuple[Any, Choices]:
-    """Trains a policy on one graph: the new parameters, and the best sampled choices, or the instance's start if that
-    is better.
+    """Trains a policy on one graph with PPO. Returns the new parameters, and the best choices: sampled ones, or the
+    instance's start if that is better.
     """
     params = jax.tree.map(jnp.asarray, policy)
     best_state = _initial_state(settings, instance)
@@ -317,14 +317,14 @@ def _fine_tune(
 
 
 def gain(reward: jax.Array) -> jax.Array:
-    """Percent by which a plan with this reward is faster than the baseline."""
+    """Converts rewards to the percent by which their plans are faster than the baseline."""
     return 100 * (1 - jnp.square(reward))
 
 
 def _play(
     settings: GoSettings, policy: Any, key: jax.Array, instance: CompileParams, is_random: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Rewards `[]` of the best plan of all rounds on one graph, and of the first round's most likely plan."""
+    """Plays all rounds on one graph: returns rewards `[]` of the best plan and of the first round's most likely one."""
     env, network = settings.env, networks(settings.network).policy
 
     def play_round(best_state: _RoundState, key: jax.Array) -> tuple[_RoundState, jax.Array]:
@@ -346,14 +346,14 @@ def _play(
 
 
 def _initial_state(settings: GoSettings, instance: CompileParams) -> _RoundState:
-    """Initial state at the hint, whose reward is -1, or `INVALID` if it is not valid."""
+    """Creates the state before the first round: the hint, with reward -1, or `INVALID` if the hint is not valid."""
     instance = jax.tree.map(jnp.asarray, instance)
     valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
     return _RoundState(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
 def _update_best(best_state: _RoundState, action: Any, reward: jax.Array) -> _RoundState:
-    """State at the best of actions `[a, ...]`, or the same state if they are not better."""
+    """Moves the state to the best of actions `[a, ...]`, if its reward is higher than the state's."""
     instance, best = best_state.instance, reward.argmax()
     is_better = reward[best] > best_state.reward
     choices = possible_choices(
@@ -364,7 +364,7 @@ def _update_best(best_state: _RoundState, action: Any, reward: jax.Array) -> _Ro
 
 
 def _random_changes(key: jax.Array, action: Any, previous: Any, mask: Any) -> Any:
-    """An action that differs from `previous` in as many ops per task as `action`, with random ops and options."""
+    """Draws an action that changes, in each task, the same number of ops as `action`, but random ops and options."""
 
     def one(key: jax.Array, action: jax.Array, previous: jax.Array, mask: jax.Array) -> jax.Array:
         order_key, option_key = jax.random.split(key)

@@ -33,7 +33,7 @@ from graphrl.training import agent
 
 
 def networks(config: GoConfig) -> PolicyValue:
-    """The networks of a configuration, without parameters, for observations of `Compile-v0` with the same tasks."""
+    """Creates the networks of a configuration, without parameters, for `Compile-v0` observations of the same tasks."""
     policy = DecisionLogits(
         embedding=_embedding(config),
         layers=tuple(_layer(config) for _ in range(config.layers)),
@@ -50,9 +50,9 @@ def networks(config: GoConfig) -> PolicyValue:
 
 
 def changing(policy: Network, share: float) -> Network:
-    """Wraps a policy so that the expected share of changed choices is fixed, per task.
+    """Wraps a policy so that, for each task, the expected share of ops that change their choice equals `share`.
 
-    The logits of the last choices are shifted by one number for all ops, through which no gradient flows. A policy that
+    The logits of the last choices are shifted by one number per graph, through which no gradient flows. A policy that
     starts from a good plan and is free to change nothing soon does so, because most changes make the plan worse. With a
     fixed share it can only learn which changes do not.
     """
@@ -66,8 +66,8 @@ def changing(policy: Network, share: float) -> Network:
 
 
 def _shifted(logits: jax.Array, previous: jax.Array, mask: jax.Array, share: float) -> jax.Array:
-    """Logits `[n, o]`, shifted by bisection so that the expected share of changes among ops with a choice is
-    `share`.
+    """Shifts the logits `[n, o]` of the last choices by a number, found by bisection, such that the expected share of
+    changes among ops with more than one allowed option is `share`.
     """
     last = jax.nn.one_hot(previous, logits.shape[-1], dtype=bool)
     last_logit = jnp.where(last, logits, 0.0).sum(-1)
@@ -120,7 +120,7 @@ class Policy(agent.Policy[GoSettings]):
     def logits(
         self, params: CompileParams, features: PlanFeatures, *, fast_compile: bool = False
     ) -> dict[str, np.ndarray]:
-        """For each of its tasks the logits `[n, o]` float32, for an instance at its start and the features of that
+        """Computes the logits `[n, o]` float32 of each task, for an instance at its start and the features of that
         plan's schedule. `fast_compile` compiles for a CPU with few optimisations, if time is short.
         """
         params = dataclasses.replace(params, problem=_ANY)  # not part of the observation: one program for all
@@ -129,15 +129,15 @@ class Policy(agent.Policy[GoSettings]):
 
 
 class GdpPolicy(Policy):
-    """GDP by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs", 2019): placement alone,
-    without superposition and without coupling of tasks.
+    """A policy with the settings of GDP by default (Zhou et al., "GDP: Generalized Device Placement for Dataflow
+    Graphs", 2019): placement alone, without superposition and without coupling of tasks.
     """
 
     settings = staticmethod(functools.partial(GoSettings, network=GDP_NETWORK))
 
 
 def tiny_observation(settings: GoSettings) -> Observation:
-    """A tiny observation for initialising parameters."""
+    """Creates a tiny observation for initialising parameters."""
     graph = agent.tiny_graph()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
     params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
@@ -155,7 +155,7 @@ _fast_compile_logits = jax.jit(_apply, static_argnums=0, compiler_options=FAST_C
 
 
 def sample_choices(logits: dict[str, np.ndarray], start: Choices, samples: int, rng: np.random.Generator) -> Choices:
-    """Samples choices from logits: `[samples, n]` int32 each, the most likely first; other tasks keep their choices.
+    """Samples choices from logits, `[samples, n]` int32 each, the most likely first; tasks without logits keep `start`.
     Runs on the host: a sampling program takes as long to compile as the network, and longer to run.
     """
     unchanged = Choices(*(np.broadcast_to(choice, (samples, len(choice))) for choice in start[:2]))
@@ -173,11 +173,11 @@ def _options(logits: np.ndarray, samples: int, rng: np.random.Generator) -> np.n
 
 
 def ranked_changes(logits: np.ndarray, placement: np.ndarray) -> np.ndarray:
-    """Pairs of ops and new devices, sorted by logit relative to the current device: `[k, 2]` int64, without forbidden
-    ones.
+    """Sorts all allowed changes, pairs of an op and a new device, by logit relative to the op's current device, highest
+    first: `[k, 2]` int64.
 
     Args:
-      logits: `[n, d]`, of devices.
+      logits: `[n, d]`, logits of the devices.
       placement: `[n]`, current devices.
     """
     relative = logits - np.take_along_axis(logits, np.asarray(placement)[:, None], 1)

@@ -1,10 +1,10 @@
-"""REGAL as agents of the training loop, and as methods: the trained network proposes, BRKGA searches.
+"""REGAL as agents of the training loop, and as methods: a trained network proposes distributions, BRKGA searches.
 
 There are two agents: the published one, and one with a list schedule as a hint. Methods:
 
 - "regal" is the paper's.
-- "regal-hint": the policy sees a plan of list scheduling with the graph (`RegalConfig.hint`), so that BRKGA searches
-  near that plan.
+- "regal-hint": the policy sees a list-scheduling plan in addition to the graph (`RegalConfig.hint`), so that BRKGA
+  searches near that plan.
 - "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
 - "regal+" is `auto` with the proposals of "regal-hint".
 """
@@ -44,12 +44,12 @@ _ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspri
 
 @solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=Policy.digest_of)
 def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
-    """BRKGA with the policy's proposals for the graph.
+    """Runs BRKGA with the policy's proposals for the graph.
 
     Args:
-      checkpoint: of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the package ships
-        for the objective (and for `link` transfers, where it ships one).
-      starts: plans in the first population.
+      checkpoint: a checkpoint of `graphrl train regal`, or a file of `Policy.save`; by default the policy that the
+        package ships for the objective (and for `link` transfers, where it ships one).
+      starts: plans to include in the first population.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, is for another number of devices, or its policy has a hint.
@@ -64,13 +64,13 @@ def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = (
     prepare=prepare,
 )
 def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
-    """As `solve`, with policies of `graphrl train regal-hint`."""
+    """Runs BRKGA as `solve` does, with a policy of `graphrl train regal-hint`."""
     return _search(task, "list", checkpoint, starts=starts)
 
 
 @solver("idrs", "REGAL's random search: the best of samples from the proposals of regal", digest=Policy.digest_of)
 def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
-    """Args and errors: as `solve`."""
+    """Draws all solutions from the proposals, without crossover. Args and errors: as `solve`."""
     return _search(task, "none", checkpoint, _ONLY_MUTANTS)
 
 
@@ -78,7 +78,7 @@ def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
     "idrs-hint", "the best of samples from the proposals of regal-hint", digest=HintPolicy.digest_of, prepare=prepare
 )
 def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
-    """Args and errors: as `solve_hint`."""
+    """Draws all solutions from the proposals, without crossover. Args and errors: as `solve_hint`."""
     return _search(task, "list", checkpoint, _ONLY_MUTANTS)
 
 
@@ -105,7 +105,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
 
 
 def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
-    """The policy to play.
+    """Loads the policy of a checkpoint, or the shipped one, and checks that it fits the task.
 
     Raises:
       GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.

@@ -21,21 +21,21 @@ class RegalConfig:
 
     Attributes:
       problem: the problem for which plans are made; the policy has outputs for its devices.
-      evaluations: evaluations of BRKGA in a training step, for the standard run and for each action.
+      evaluations: number of evaluations per BRKGA run in training: the standard run and one run per action.
       parameters: parameters of BRKGA.
       coding: encoding of an op's Beta distributions: "moments" (mean and variance jointly, ICLR) or "shapes" (alpha and
         beta separately, workshop).
-      genes: genes with learned proposals: "all" of an op, the papers', or its "priorities" alone; its affinities to
+      genes: genes of an op with learned proposals: "all", as in the papers, or "priorities" alone; its affinities to
         devices are then uniform. Without a hint, affinities learned at few evaluations cost 0.4 to 2.9 points at 5000
         (synthetic graphs, makespan and peak memory, every policy from which we removed them).
       hint: input of the network in addition to REGAL's features: "none", as in the papers; or "list", a plan of list
         scheduling, around which the initial policy then prefers distributions.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
-      rounds: rounds of messages, T; with 0 ops see only themselves.
+      rounds: number of message-passing rounds, T; with 0 an op's vector depends only on its own features.
       width: width of all vectors and hidden layers.
       preference: nats by which the initial policy prefers the uniform distribution (with a hint, the one around it) to
         each other option: without a hint it starts close to standard BRKGA.
-      actions: actions sampled per graph and update.
+      actions: number of actions sampled per graph and update.
       learning_rate: Adam's learning rate.
       gradient_norm: gradients are clipped to this global norm.
       entropy, baseline_error, clip: see `reinforce.Weights`.
@@ -83,7 +83,7 @@ class RegalConfig:
 
     @property
     def fixed_genes(self) -> int:
-        """Number of an op's first genes without learned proposals: those of its affinities, or 0."""
+        """Number of an op's first genes without learned proposals: its affinities to devices, or 0 for genes "all"."""
         return self.problem.devices if self.genes == "priorities" else 0
 
     @property

@@ -1,4 +1,4 @@
-"""REGAL's learner: contextual-bandit REINFORCE on `Proposal-v0`."""
+"""REGAL's learner: REINFORCE for the contextual bandit `Proposal-v0`."""
 
 from functools import partial
 from typing import Any
@@ -17,12 +17,12 @@ from graphrl.learning.learner import Learner, LearnerState
 
 
 def learner(config: RegalConfig) -> Learner:
-    """The functions below for one configuration."""
+    """Creates the learner of a configuration, from the functions below."""
     return Learner(partial(init, config), partial(update, config), partial(evaluate, config), score="improvement")
 
 
 def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerState:
-    """See `Learner`: params are those of "policy" and "baseline"."""
+    """Creates the state before training, with the parameters "policy" and "baseline"; see `Learner`."""
     policy_key, baseline_key = jax.random.split(key)
     observation, both = observe(tiny_instance(config)), networks(config)
     params = {
@@ -35,7 +35,7 @@ def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerStat
 def update(
     config: RegalConfig, state: LearnerState, key: jax.Array, batch: ProposalParams
 ) -> tuple[LearnerState, dict[str, jax.Array]]:
-    """One step of gradient descent with g instances; see `Learner`.
+    """Takes one gradient step with g instances; see `Learner`.
 
     Returns:
       The new state, and the metrics of `reinforce.loss`, "improvement" (percent by which the sampled actions are better
@@ -50,7 +50,7 @@ def update(
 
 
 def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
-    """Metrics of the policy's proposals, chosen as in a solver; see `Learner`.
+    """Evaluates the policy's proposals, chosen as in a solver, by BRKGA runs; see `Learner`.
 
     Returns:
       "improvement" over standard BRKGA in percent (the mean, and "improvement_min", "improvement_max"), "not_worse"
@@ -74,7 +74,7 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
 
 
 def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
-    """Samples actions for one graph: its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""
+    """Samples actions for one graph; returns its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = _env(config)
     state, first = env.reset(reset_key, graph)
@@ -87,7 +87,7 @@ def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams
 def _loss(
     config: RegalConfig, params: dict[str, Any], observation: Any, actions: jax.Array, reward: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """REINFORCE's loss of samples on this device's graphs: actions `[g, a, n, d + 1, ...]`, rewards `[g, a]`."""
+    """Computes REINFORCE's loss on this device's graphs: actions `[g, a, n, d + 1, ...]`, rewards `[g, a]`."""
     both, real = networks(config), observation.mask
     logits = jax.vmap(both.policy.apply, (None, 0))(params["policy"], observation)[:, :, config.fixed_genes :]
     actions = actions[:, :, :, config.fixed_genes :]
@@ -102,7 +102,7 @@ def _loss(
 
 
 def _choices(learned: jax.Array, real: jax.Array) -> jax.Array:
-    """Number of learned choices for a graph, `[]` float32: the elements of `learned` `[n, ...]` for real ops `[n]`."""
+    """Counts the learned choices of a graph, `[]` float32: elements of `learned` `[n, ...]` for real ops `[n]` bool."""
     return real.sum(dtype=jnp.float32) * float(np.prod(learned.shape[1:]))
 
 

@@ -30,7 +30,7 @@ class Networks(NamedTuple):
 
 
 def networks(config: RegalConfig) -> Networks:
-    """The networks of a configuration, without parameters."""
+    """Creates the networks of a configuration, without parameters."""
     distributions, devices = coding(config.coding), config.problem.devices
     policy = ChoiceLogits(
         encoder=_encoder(config),
@@ -47,8 +47,8 @@ def networks(config: RegalConfig) -> Networks:
 
 
 def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
-    """For every gene the distribution around the hint; the uniform one without a hint, or for genes that are not
-    learned.
+    """Returns a function that selects, for every gene, the distribution around the hint, or the uniform one without a
+    hint and for genes that are not learned.
     """
     distributions, genes = coding(config.coding), config.problem.devices + 1
     uniform = jnp.asarray(
@@ -85,14 +85,14 @@ class Policy(agent.Policy[RegalConfig]):
 
     @staticmethod
     def shipped(problem: Problem, hint: Hint) -> "Policy":
-        """The shipped policy with or without a hint, see `default`."""
+        """Loads the shipped policy with or without a hint, see `default`."""
         return POLICIES[hint].default(problem)
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
     ) -> BetaTable:
-        """Proposals for a graph padded to the sizes, in the form that `brkga.init` takes: choices `[k, 1]`. A hint is
-        for `problem`, by default the policy's training problem; `problem` must have the same number of devices.
+        """Computes proposals for a graph padded to the sizes, in the form that `brkga.init` takes: choices `[k, 1]`.
+        A hint is for `problem`, by default the policy's training problem, with the same number of devices.
 
         `seed` is for samples, see `choose_action`.
         """
@@ -113,7 +113,7 @@ POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
 
 
 def choose_action(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax.Array:
-    """The action of a trained policy: logits `[..., options]` to int32 `[...]`.
+    """Chooses a trained policy's action from logits `[..., options]`: `[...]` int32.
 
     With a hint it is the most likely action, since sampled changes to a good plan mostly make it worse. (On 8 programs
     of 658 to 1,288 ops, with peak memory, coding "moments" and a hint at the bound, samples of the initial policy made
@@ -125,7 +125,7 @@ def choose_action(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax
 
 
 def tiny_instance(config: RegalConfig) -> ProposalParams:
-    """A tiny instance for initialising parameters."""
+    """Creates a tiny instance for initialising parameters."""
     return instance(agent.tiny_graph(), None, config.hint_for)
 
 

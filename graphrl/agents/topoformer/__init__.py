@@ -1,1 +1,1 @@
-"""Topoformer: priorities of all ops from one call of a network, and orders from them (NeurIPS 2022)."""
+"""Topoformer: one network call gives priorities of all ops, which determine their order (NeurIPS 2022)."""

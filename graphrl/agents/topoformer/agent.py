@@ -58,13 +58,13 @@ STARTS = 2
     digest=Policy.digest_of,
 )
 def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> Plan:
-    """Decodes orders from one call of the network. The budget only limits the number of orders, by its evaluations.
+    """Decodes orders from one network call, and returns the one of lowest peak. The budget's evaluations limit the
+    number of orders; its seconds have no effect.
 
     Args:
       decode: "greedy" (one order, deterministic), "sample" or "beam".
-      samples: orders that are sampled, or kept by the beam at every step.
-      checkpoint: of `graphrl train topoformer`, or a file of `Policy.save`; by default the policy that the package
-        ships.
+      samples: number of orders that are sampled, or kept by the beam at every step.
+      checkpoint: a checkpoint of `graphrl train topoformer`, or a file of `Policy.save`; by default the shipped policy.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
@@ -81,7 +81,7 @@ def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: 
     digest=Policy.digest_of,
 )
 def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
-    """Anneals from sampled orders with the rest of the budget. Args and errors: as `solve`."""
+    """Samples orders, then anneals from the best ones with the rest of the budget. Args and errors: as `solve`."""
     orders, evaluations = _orders(task, "sample", samples, checkpoint)
     portfolio = Portfolio(task)
     portfolio.keep(task.plan(None, orders[0], evaluations=evaluations))
@@ -89,7 +89,7 @@ def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
 
 
 def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.ndarray, int]:
-    """Orders `[k, n]` int64 of ops, the one of lowest peak first, and the number of evaluations they count as."""
+    """Decodes orders `[k, n]` int64, sorted by peak, lowest first; also returns the number of evaluations they cost."""
     if decode not in get_args(Decoding):
         raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoding))}")
     if not 1 <= samples <= MAX_ORDERS:

@@ -25,22 +25,22 @@ class TopoformerConfig:
       encoder: "topoformer" (the seven graphs of section 4.1) or one of section 5.3's others.
       decoder: "priorities" (one call of the network per graph, section 4.2) or "autoregressive" (a small network is
         called at every step, appendix B).
-      layers: attention layers.
+      layers: number of attention layers.
       width: width of all vectors and hidden layers.
-      heads: heads on each of the encoder's graphs; or a number for each of them, some of which may be 0, in the order
-        of `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
+      heads: number of heads on each of the encoder's graphs; or one number per graph, some of which may be 0, in the
+        order of `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
       head_width: width of queries, keys and values.
       tied: True if head k on every graph has the same parameters.
       alpha: standard deviation of a graph's priorities (eq. 17).
       precision: dtype of the network's matrix products; priorities and parameters are always float32.
-      samples: orders sampled per graph and update.
+      samples: number of orders sampled per graph and update.
       baseline: baseline of an order's peak: "greedy-rollout", the paper's (the greedy order of a frozen policy, which
         is replaced when a better one is found on the held-out graphs, C.4), or "leave-one-out", the mean of the graph's
         other samples.
       learning_rate: Adam's learning rate.
-      decay: factor of the learning rate after every `epoch` updates.
-      epoch: updates per epoch.
-      warmup: updates in which the learning rate rises from 0.
+      decay: factor by which the learning rate is multiplied over every `epoch` updates.
+      epoch: number of updates per epoch.
+      warmup: number of updates in which the learning rate rises from 0.
       gradient_norm: gradients are clipped to this global norm.
       clip: see `reinforce.Weights`.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
@@ -93,5 +93,5 @@ class TopoformerConfig:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations that `graphrl evaluate` gives every method: more than any decoding of priorities needs."""
+        """Number of evaluations that `graphrl evaluate` gives every method: more than any decoder needs."""
         return 100_000

@@ -24,7 +24,7 @@ from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner
 
-RANDOM_ORDERS = 100  # by random priorities; the best is the reference for policies: the paper's "random order"
+RANDOM_ORDERS = 100  # number of random-priority orders; the best is the reference, the paper's "random order"
 
 INITIAL_SCORE = -1e9  # score before the first validation
 
@@ -40,13 +40,13 @@ class LearnerState(NamedTuple):
 
 
 def learner(config: TopoformerConfig) -> Learner:
-    """The functions below for one configuration."""
+    """Creates the learner of a configuration, from the functions below."""
     later = partial(after_validation, config)
     return Learner(partial(init, config), partial(update, config), partial(evaluate, config), "greedy", later)
 
 
 def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> LearnerState:
-    """See `Learner`."""
+    """Creates the state before training; see `Learner`."""
     policy = Policy.initial(config, key) if policy is None else policy
     params = {"policy": policy}
     baseline = None if config.baseline == "leave-one-out" else jax.tree.map(jnp.copy, policy)
@@ -56,8 +56,7 @@ def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> Learne
 def update(
     config: TopoformerConfig, state: LearnerState, key: jax.Array, batch: OrderingParams
 ) -> tuple[LearnerState, dict[str, jax.Array]]:
-    """One step of gradient descent with g instances, whose orders come from one call of the network per graph; see
-    `Learner`.
+    """Takes one gradient step with g instances, whose orders come from one network call per graph; see `Learner`.
 
     Returns:
       The new state, and the metrics of `reinforce.policy_term`, "peak" (mean over the sampled orders, as a share of all
@@ -71,8 +70,8 @@ def update(
 
 
 def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: OrderingParams) -> dict[str, jax.Array]:
-    """Percent by which the peaks of the policy's orders are below the best of 100 orders of random priorities (drawn
-    from the key, so that equal keys give the same reference); see `Learner`.
+    """Computes the percent by which the peaks of the policy's orders are below the best of 100 orders by random
+    priorities (drawn from the key, so that equal keys give the same reference); see `Learner`.
 
     Returns:
       "greedy" (mean of the greedy orders; "greedy_min", "greedy_max") and "sampled" (of the best of
@@ -87,7 +86,7 @@ def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: Order
 
 
 def after_validation(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
-    """See `Learner`: the baseline's policy is replaced by this one if this one is better (C.4)."""
+    """Replaces the baseline's policy by the current one if that scored higher in validation (C.4); see `Learner`."""
     if config.baseline == "leave-one-out" or means["greedy"] <= float(state.score):
         return state
     # a copy: `update` donates the policy's buffers
@@ -98,7 +97,7 @@ def after_validation(config: TopoformerConfig, state: LearnerState, means: Mappi
 def _loss(
     config: TopoformerConfig, params: dict[str, Any], baseline: Any, keys: jax.Array, batch: OrderingParams
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """REINFORCE's loss of this device's graphs; samples their orders."""
+    """Samples orders for this device's graphs, and computes REINFORCE's loss on them."""
     graph = batch.graph
     policy = orders(config, params["policy"], batch)
     samples = policy.sample(keys, config.samples)
@@ -122,7 +121,7 @@ def _loss(
 
 
 def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
-    """Adam with C.1's decaying learning rate, after a warm-up."""
+    """Creates the optimiser: Adam with the paper's decaying learning rate (C.1), after a warm-up."""
     rate = optax.exponential_decay(config.learning_rate, config.epoch, config.decay)
     if config.warmup:
         warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
@@ -131,7 +130,7 @@ def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
 
 
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:
-    """Peaks `[g, count]` float32 of orders by independent uniform priorities, from one key per graph."""
+    """Computes the peaks `[g, count]` float32 of orders by independent uniform priorities, from one key per graph."""
     samples = jax.vmap(lambda key: jax.random.uniform(key, (graph.sizes.ops, count)))(keys)
     decisions = on_one_device(graph, jnp.moveaxis(samples, 0, 1))
     return costs(graph, decisions, DeviceProblem.of(PROBLEM), makespan=False).peak_memory[0]

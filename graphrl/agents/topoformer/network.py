@@ -30,7 +30,7 @@ class Observation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
-    """The orders of a batch of g graphs under a policy, by priorities `[g, n]` (section 4.2).
+    """A policy's distribution over the orders of g graphs, defined by priorities `[g, n]` (section 4.2).
 
     No gradient flows through sampled orders.
     """
@@ -39,19 +39,19 @@ class Orders:
     priorities: jax.Array
 
     def greedy(self) -> Rollout:
-        """The most likely op at every step: leading shape `[g]`."""
+        """Decodes one order per graph, with the most likely op at every step: leading shape `[g]`."""
         return greedy(self.graph, jax.lax.stop_gradient(self.priorities))
 
     def sample(self, keys: jax.Array, count: int) -> Rollout:
-        """Independent orders, from one key per graph `[g]`: leading shape `[g, count]`."""
+        """Samples independent orders, from one key per graph `[g]`: leading shape `[g, count]`."""
         return sample(self.graph, jax.lax.stop_gradient(self.priorities), keys, count)
 
     def beam(self, width: int) -> Rollout:
-        """The best order of a beam (`decoding.beam`): leading shape `[g]`."""
+        """Decodes each graph's best order by beam search (`decoding.beam`): leading shape `[g]`."""
         return beam(self.graph, jax.lax.stop_gradient(self.priorities), width)
 
     def log_prob(self, order: jax.Array) -> jax.Array:
-        """Log-probabilities `[g, s]` float32 of orders `[g, s, n]`; differentiable in the policy's parameters."""
+        """Computes log-probabilities `[g, s]` float32 of orders `[g, s, n]`, differentiable in the parameters."""
         return log_prob(self.graph, self.priorities, order)
 
 
@@ -89,7 +89,7 @@ class AutoregressiveOrders:
 
 
 def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders | AutoregressiveOrders:
-    """The orders of a batch of instances under the policy of these parameters."""
+    """Returns the distribution over orders of a batch of instances under a policy with these parameters."""
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _map_graphs(functools.partial(network.prepare, params), batch)
@@ -98,19 +98,19 @@ def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orde
 
 
 def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
-    """Priorities `[g, n]` float32 of a batch of instances; for the decoder "priorities"."""
+    """Computes priorities `[g, n]` float32 for a batch of instances; requires the decoder "priorities"."""
     values: jax.Array = _map_graphs(functools.partial(_non_autoregressive(config).apply, params), batch)
     return values
 
 
 def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:
-    """Initial parameters; any one instance serves for initialisation."""
+    """Initialises the parameters, whose shapes are the same for every instance `params`."""
     network = _stepwise(config) if config.decoder == "autoregressive" else _non_autoregressive(config)
     return network.init(key, _observe(params))
 
 
 def _map_graphs(apply: Any, batch: OrderingParams) -> Any:
-    """A network's output for every graph.
+    """Applies a network to every graph of a batch.
 
     On a CPU the graphs are processed one after the other, since the attention weights of several would not fit into a
     core's caches. At 500 ops vmap takes a quarter longer, up to 200 no less.
@@ -161,12 +161,12 @@ class Policy(agent.Policy[TopoformerConfig]):
         return initial(config, key, instance(agent.tiny_graph()))
 
     def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
-        """Orders of a batch of instances.
+        """Decodes orders for a batch of instances.
 
         Args:
-          batch: leading axis g.
-          decoding: method of section 4.2.
-          count: orders that "sample" draws per graph, or the width of "beam".
+          batch: g instances, with a leading axis g.
+          decoding: decoding method of the paper's section 4.2.
+          count: number of orders that "sample" draws per graph, or the width of "beam".
           seed: seed of the samples.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Lower bounds of the objectives."""
+"""Lower bounds of the three objectives: peak memory, makespan and largest load."""
 
 from graphrl.costs.bounds.lower import lower_bound
 

@@ -1,4 +1,4 @@
-"""Lower bounds of peak memory: the least memory in which each op can run (minimum cuts), and probing of orders.
+"""Lower bounds of peak memory by minimum cuts (the least memory in which each op can run) and by probing of orders.
 
 **Cuts.** When op v has run, the ops that have run are a set S. S contains v and all predecessors of its ops, but no
 successor of v. A buffer is then live if its producer is in S and it is pinned or one of its users is not in S. While v
@@ -41,23 +41,23 @@ from graphrl.costs.exact.routes import Routes
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
-# Bits of the sum of all sizes, as the flow is in int64. Of larger sums the lowest bits are dropped: then the need of a
+# Limit of bits of the sum of all sizes, as the flow is in int64. Larger sums lose their lowest bits: then the need of a
 # cut may be below the real one, and the cut may not be minimum.
 MAX_BITS = 60
-LARGE = 200_000  # arcs
+LARGE = 200_000  # arcs above which each one takes more than a microsecond
 DONE, OPEN, LATER = 0, 1, 2  # phases of ops: has run, may have run, runs later
-WORK = 200_000  # of all cuts together, about microseconds: successful proofs took a quarter of it or less
-MAX_OPS = 8_000  # of a graph: bounds the memory of all pairs
-FIRST = 12  # ops that are probed first
-PRECISE = 2e-4  # of the peak: precision of the largest provable T
+WORK = 200_000  # limit of the estimated time of all cuts, microseconds: successful proofs took a quarter of it or less
+MAX_OPS = 8_000  # larger graphs are not probed: bounds the memory of all pairs
+FIRST = 12  # number of ops that are probed first
+PRECISE = 2e-4  # precision of the largest provable T, relative to the peak
 
 
 class Needs:
-    """Least sizes and users of the buffers of a graph of n ops and t tensors, a buffer named by its first tensor.
+    """Buffers of a graph of n ops and t tensors, with their least sizes and their users; named by their first tensor.
 
     Attributes:
       least: `[t]` int64, the least bytes that the buffer of each tensor can have; 0 for aliases.
-      pinned: `[t]` bool, never freed.
+      pinned: `[t]` bool, True if the buffer is never freed.
       users: `[u, 2]` int64, distinct (buffer, op that uses it), sorted.
       own: `[n]` int64, bytes that an op needs in addition to live buffers: workspace, and outputs that take over no
         buffer.
@@ -90,12 +90,12 @@ def _least_bytes(graph: ComputationGraph, buffers: SharedBuffers, devices: int) 
 class Cut(NamedTuple):
     """A state of least memory in which an op can run."""
 
-    need: int  # bytes, while the op runs, or fewer (see `MAX_BITS`)
+    need: int  # bytes in use while the op runs, or fewer (see `MAX_BITS`)
     done: np.ndarray  # [n] bool, the ops that have run by then, itself included
 
 
 def work(graph: ComputationGraph, needs: Needs) -> int:
-    """Upper estimate of the time of a cut of the whole graph, about microseconds.
+    """Estimates the time of a minimum cut of the whole graph from above, in microseconds.
 
     It is about one for each arc of the network, and more in large networks.
     """
@@ -104,7 +104,7 @@ def work(graph: ComputationGraph, needs: Needs) -> int:
 
 
 class Cuts:
-    """Minimum cuts of one graph of n ops on one device."""
+    """Finds minimum cuts of one graph of n ops on one device."""
 
     def __init__(self, graph: ComputationGraph, needs: Needs) -> None:
         a = graph.arrays
@@ -129,7 +129,7 @@ class Cuts:
         """Returns the least memory in which an op can run.
 
         Args:
-          op: open.
+          op: an op whose phase is OPEN.
           phase: `[n]` int, DONE, OPEN or LATER for each op, DONE with all predecessors and LATER with all successors;
             by default all are open.
           late: True selects the minimum cut with most ops if there are several; False the one with fewest.
@@ -137,7 +137,7 @@ class Cuts:
         """
         phases = np.full(self._n + 1, OPEN) if phase is None else np.append(phase, LATER)
         phases[self._n] = LATER
-        node = np.cumsum(phases == OPEN) - 1  # of each op
+        node = np.cumsum(phases == OPEN) - 1  # network node of each op
         source, sink = int(node[-1]) + 1, int(node[-1]) + 2
         node[phases == DONE], node[phases == LATER] = source, sink
         own = np.unique(np.concatenate([self._reads[op], self._writes[op]]))
@@ -171,20 +171,20 @@ class Cuts:
 
 
 def _groups(key: np.ndarray, value: np.ndarray, count: int) -> list[np.ndarray]:
-    """The values of each key."""
+    """Returns the values of each key, for keys 0 to count - 1."""
     order = np.argsort(key, kind="stable")
     return np.split(value[order], np.cumsum(np.bincount(key, minlength=count))[:-1])
 
 
 def probed_bound(graph: ComputationGraph, cuts: Cuts, cost: int, ops: Sequence[int], low: int, high: int) -> int:
-    """Lower bound of the peak of all orders, in bytes, at least `low`.
+    """Returns a lower bound of the peak of all orders, in bytes: at least `low`, raised by probing.
 
     Args:
-      graph: of n ops.
-      cuts: of the graph.
-      cost: of a cut of the whole graph, in microseconds or so (`work`).
-      ops: in descending order of their need.
-      low: a bound.
+      graph: a graph of n ops.
+      cuts: minimum cuts of the graph.
+      cost: estimated time of a cut of the whole graph, microseconds (`work`).
+      ops: the ops to probe, in descending order of their need.
+      low: a lower bound, bytes.
       high: bytes that the peak of some order does not exceed.
     """
     if graph.arrays.num_ops > MAX_OPS:
@@ -217,7 +217,7 @@ class _Orders:
         return _Orders(self.before.copy())
 
     def add(self, first: int, second: int) -> bool:
-        """Adds the constraint that one op runs before another. Returns False if that is impossible."""
+        """Adds the constraint that `first` runs before `second`. Returns False if that is impossible."""
         if first == second or self.before[first, second]:
             return False
         earlier, later = self.before[first].copy(), self.before[:, second].copy()
@@ -227,10 +227,10 @@ class _Orders:
 
 
 class _Probes:
-    """Probing of the ops of one graph.
+    """Probes the ops of one graph.
 
     Attributes:
-      work: time of all cuts so far, about microseconds.
+      work: estimated time of all cuts so far, microseconds.
     """
 
     def __init__(self, cuts: Cuts, cost: int) -> None:
@@ -238,12 +238,12 @@ class _Probes:
         self.work = 0
 
     def contradiction(self, orders: _Orders, target: int, ops: Sequence[int]) -> bool:
-        """True if no order is proved to stay below the target; `orders` is narrowed to those that may.
+        """True if it is proved that no order stays below the target, in bytes; `orders` is narrowed to those that may.
 
         False also if the budget of work is spent first.
 
         Args:
-          ops: probed first.
+          ops: ops to probe first.
         """
         queue: list[tuple[int, int]] = []  # (-need, op): the op that needs most has the least slack
         changed, end = set(ops), self.work + WORK // 4
@@ -292,7 +292,7 @@ class _Probes:
     def _cut(
         self, orders: _Orders, op: int, other: int | None = None, *, early: bool = False, late: bool = False
     ) -> Cut:
-        """Minimum cut of an op; if `other` is given, with that op before it (`early`) or after it."""
+        """Computes the minimum cut of an op; if `other` is given, with that op before it (`early`) or after it."""
         phase = np.full(len(orders.before), OPEN)
         phase[orders.before[op]], phase[orders.before[:, op]] = DONE, LATER
         if other is not None:

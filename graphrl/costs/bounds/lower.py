@@ -39,11 +39,11 @@ from graphrl.costs.bounds.cuts import Cuts, Needs, probed_bound, work
 from graphrl.costs.problem import Pipeline, Problem
 from graphrl.graphs.graph import ComputationGraph
 
-ROUNDING = 1e-12  # relative: of sums in another order
+ROUNDING = 1e-12  # relative error of sums in another order
 
 
 def load_bound(graph: ComputationGraph, problem: Problem) -> float:
-    """Lower bound of the largest load, seconds, without memory limits; inf if a group cannot run anywhere."""
+    """Returns a lower bound of the largest load, in seconds, without memory limits; inf if a group can run nowhere."""
     pipeline = Pipeline.of(graph, problem)
     groups = int(pipeline.colocation.max()) + 1
     accelerator, cpu = (np.bincount(pipeline.colocation, kind, minlength=groups) for kind in pipeline.runtime.T)
@@ -56,7 +56,7 @@ def load_bound(graph: ComputationGraph, problem: Problem) -> float:
 
 
 def _shared(accelerator: np.ndarray, cpu: np.ndarray, problem: Problem) -> float:
-    """The least load if groups could be divided."""
+    """Returns the least possible largest load, in seconds, if groups could be divided among devices."""
     if not problem.cpus or not problem.accelerators:
         return float(np.minimum(accelerator, cpu).sum()) / problem.devices
     only_fast, only_slow = np.isinf(cpu), np.isinf(accelerator)
@@ -75,15 +75,15 @@ def _shared(accelerator: np.ndarray, cpu: np.ndarray, problem: Problem) -> float
     return float(slow_load[k - 1] + part * rise)
 
 
-HEADS = 256  # thresholds of the makespan bound
+HEADS = 256  # maximum number of values h in the makespan bound
 PAIRS = 20_000**2  # (op, op) pairs of the memory bound: above 20,000 ops, only a sample of them is tried as v
-CUTS, CUTS_UNGUIDED = 256, 16  # minimum cuts at most, with a plan's order and without
-CUT_WORK = 2_000_000  # of all cuts together at most, about microseconds: no cuts if a single one takes more
-IDLE_WORK = 700_000  # of successive cuts that improve nothing; the rest is then skipped
+CUTS, CUTS_UNGUIDED = 256, 16  # maximum number of minimum cuts, with a plan's order and without
+CUT_WORK = 2_000_000  # limit of the estimated time of all cuts, microseconds: no cuts if a single one takes more
+IDLE_WORK = 700_000  # microseconds of successive cuts without an improvement, after which the rest is skipped
 
 
 def lower_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray | None = None) -> float:
-    """Lower bound of the objective of all plans: bytes of the largest device peak, or seconds of makespan or load.
+    """Returns a lower bound of the objective of all plans: bytes of the largest peak, or seconds of makespan or load.
 
     A memory limit is not considered: the bound holds for infeasible plans too.
 
@@ -145,7 +145,7 @@ def _memory_bound(graph: ComputationGraph, problem: Problem, order: np.ndarray, 
 
 
 def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: int, *, guided: bool) -> int:
-    """Largest need of an op, at least `bound`, by cuts for the ops that need most in an order.
+    """Returns the largest need of an op, at least `bound`, by cuts for the ops that need most in an order.
 
     If the order is a plan's (`guided`), the result is then raised by probing.
     """
@@ -169,7 +169,7 @@ def _cut_bound(graph: ComputationGraph, needs: Needs, order: np.ndarray, bound: 
 
 
 def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> np.ndarray:
-    """Bytes `[n]` at each op in an order, all buffers counted with their least bytes: an upper bound of every cut."""
+    """Returns the live bytes `[n]` at each op of an order, by least sizes: an upper bound of each op's minimum cut."""
     n = graph.arrays.num_ops
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
@@ -185,7 +185,7 @@ def _cuts_at_most(graph: ComputationGraph, needs: Needs, order: np.ndarray) -> n
 
 
 def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
-    """The ops at which live bytes are counted: all, or in a large graph the ops that need most and an even sample."""
+    """Returns the ops at which to count live bytes: all, or in a large graph those that need most and a sample."""
     n = graph.arrays.num_ops
     count = max(2, PAIRS // n)
     if count >= n:
@@ -196,7 +196,7 @@ def _sample(graph: ComputationGraph, single: np.ndarray) -> np.ndarray:
 
 
 def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.ndarray:
-    """Bytes of the ancestors' buffers that are live at each of `ops` in any order: `[len(ops)] int64`."""
+    """Returns the bytes of the ancestors' buffers that are live at each of `ops` in any order: `[len(ops)] int64`."""
     least, users = needs.least, needs.users
     producer = graph.arrays.producer
     after, until = _reachability(graph, ops)
@@ -219,12 +219,12 @@ def _live_bytes(graph: ComputationGraph, needs: Needs, ops: np.ndarray) -> np.nd
 
 
 def _weighted_sum(weights: np.ndarray, bits: np.ndarray, count: int) -> np.ndarray:
-    """Sum of the weights `[b]` of the rows of `bits` `[b, count / 8]` that have each bit: `[count] int64`."""
+    """Sums the weights `[b]` of the rows of `bits` `[b, count / 8]` in which each bit is set: `[count] int64`."""
     return weights @ np.unpackbits(bits, axis=1, count=count)
 
 
 def _reachability(graph: ComputationGraph, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Reachability between each op and `ops`, as packed bits: two `[n, len(ops) / 8]`.
+    """Computes which of `ops` each op reaches, and which reach it, as packed bits: two `[n, len(ops) / 8]`.
 
     The first marks those of `ops` that are descendants of the op, the second those that are the op itself or its
     ancestors.

@@ -1,4 +1,4 @@
-"""Decisions and problems as arrays, for a population of candidate solutions of every graph of a batch.
+"""Decisions and problems as arrays, for a population of candidate solutions of every graph in a batch.
 
 `Decisions` are laid out genes first, lanes last (`[k, g, p]`), as chromosomes are: XLA:CPU vectorises across the minor
 axis, and the decoder's state has one lane for each chromosome.
@@ -29,16 +29,16 @@ class Decisions:
 
 
 def num_genes(sizes: Sizes, devices: int) -> int:
-    """Genes of a chromosome: d affinities and a key an op, and a key for each (device, tensor) (REGAL, BACKGROUND)."""
+    """Returns the number of genes: d affinities and a key per op, a key per (device, tensor) (REGAL, BACKGROUND)."""
     return (devices + 1) * sizes.ops + devices * sizes.tensors
 
 
 def from_genes(genes: jax.Array, sizes: Sizes, devices: int) -> Decisions:
-    """Chromosomes as decisions: an op goes to the device of its largest affinity, ties to the lower device.
+    """Decodes chromosomes into decisions: an op goes to the device of its largest affinity, ties to the lower device.
 
     Args:
       genes: `[k, g, p]` float32 in [0, 1): affinities by device, then op keys, then transfer keys by device.
-      sizes: of the padded graphs.
+      sizes: array sizes of the padded graphs.
       devices: d.
 
     Returns:
@@ -55,7 +55,7 @@ def from_genes(genes: jax.Array, sizes: Sizes, devices: int) -> Decisions:
 
 
 def to_genes(decisions: Decisions, devices: int) -> jax.Array:
-    """The inverse of `from_genes`: affinity 0.75 for the chosen device and 0.25 for the others. `[k, g, p]` float32."""
+    """Returns genes `[k, g, p]` float32 that decode to the decisions: affinity 0.75 of the chosen device, else 0.25."""
     chosen = decisions.placement[None] == jnp.arange(devices, dtype=jnp.int32)[:, None, None, None]
     affinities = jnp.where(chosen, jnp.float32(0.75), jnp.float32(0.25))
     parts = (affinities, decisions.op_keys, decisions.transfer_keys)
@@ -77,7 +77,7 @@ class DeviceProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "DeviceProblem":
-        """The problem as host arrays, which any program can take as an argument.
+        """Returns the problem as host arrays, which any program can take as an argument.
 
         Raises:
           ProblemError: its objective does not depend on an order (see `device/loads.py`).

@@ -1,8 +1,9 @@
-"""Keys to orders and times: a priority topological sort of ops and transfers, one lane for each candidate solution.
+"""Decoding of keys into orders and times: a topological sort of ops and transfers by priority, a lane per candidate.
 
 This is the form for CPUs; `decode_dense.py` is the form for GPUs, and both give the same order. A step pops the best
-ready node of every lane, or continues with the rows of the node that it popped before; it relaxes one row. All lanes
-advance together, so every operation is a vector operation across lanes:
+ready node of every lane, or continues with the rows (graphs/padding.py) of the node that it popped before; it relaxes
+one row: its ops wait for one input less. All lanes advance together, so every operation is a vector operation across
+lanes:
 
 - the ready queue is one packed key a slot, under one level of block maxima (`BLOCK` slots a block);
 - a slot whose op waits for k inputs contains its device minus (k + 1) * `UNIT`; a ready slot contains its packed key;
@@ -33,7 +34,7 @@ ANY, NO = -1, -2  # in place of a required device: the entry is always, or never
 
 
 def num_events(sizes: Sizes, devices: int) -> int:
-    """Maximum number c of steps that decode any solution: all op rows, and the rows of all transfers."""
+    """Returns c, the most steps that decoding can take: the rows of all ops and of all possible transfers."""
     foreign = devices - 1
     # A tensor of k readers has at most (k + 3) / 4 rows and min(k, d - 1) transfers.
     transfer_rows = min(sizes.rows * foreign, -(-sizes.uses * max(5, 2 * foreign) // 5))
@@ -60,19 +61,19 @@ class Tables(NamedTuple):
 
 
 def slot_layout(sizes: Sizes) -> tuple[int, int]:
-    """Number of slots of the state (one more than the graph's, for empty entries) and of blocks."""
+    """Returns the numbers of slots (one more than the graph's, for empty entries, in whole blocks) and of blocks."""
     blocks = -(-(sizes.slots + 1) // BLOCK)
     return blocks * BLOCK, blocks
 
 
 def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
-    """The tables of a batch of graphs and p candidate solutions of each."""
+    """Builds the tables for a batch of graphs and p candidate solutions of each."""
     sizes = graph.sizes
     _, g, p = lanes.placement.shape
     r = sizes.rows
 
     def by_row(values: jax.Array, idle: int | bool) -> jax.Array:
-        """`[g, r, ...]` to `[g * (r + 1), ...]`: an idle row is appended to each graph's rows."""
+        """Appends an idle row to each graph's rows: `[g, r, ...]` becomes `[g * (r + 1), ...]`."""
         padding = jnp.full((g, 1, *values.shape[2:]), idle, values.dtype)
         return jnp.concatenate([values, padding], 1).reshape(g * (r + 1), *values.shape[2:])
 
@@ -99,7 +100,7 @@ def make_tables(graph: PaddedGraph, lanes: Lanes, devices: int) -> Tables:
 
 
 def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
-    """`[(d - 1) * slots * L]` int32, IDLE for slots without a tensor."""
+    """Returns the packed keys of the transfers of each slot's tensor, else IDLE: `[(d - 1) * slots * L]` int32."""
     _, g, p = lanes.placement.shape
     _, foreign, _, _ = lanes.transfer_keys.shape
     by_tensor = jnp.concatenate([lanes.transfer_keys, jnp.full((1, foreign, g, p), IDLE)])
@@ -109,7 +110,7 @@ def _transfer_keys_by_slot(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
 
 
 def _required(graph: PaddedGraph, devices: int) -> jax.Array:
-    """Device at which each entry is relaxed, by row, device and walk: `[g, r, d, 2, W]` int32.
+    """Returns the device at which each entry is relaxed, by row, device and walk: `[g, r, d, 2, W]` int32.
 
     A walk relaxes the readers on its device (an op's own, or a transfer's target). An op's walk also relaxes all
     control successors.
@@ -135,22 +136,18 @@ class Node(NamedTuple):
     is_transfer: jax.Array  # [L] bool; neither: the lane is idle
     source: jax.Array  # [L] int32, the device of an op, or of a transfer's producer
     target: jax.Array  # [L] int32, the device of an op, or the target of a transfer
-    ready: jax.Array  # [L] float32, latest arrival of an op's inputs and control predecessors, or a producer's end
-    seconds: jax.Array  # [L] float32, duration
+    ready: jax.Array  # [L] float32, latest end that an op waits for; for a transfer, its producer's end
+    seconds: jax.Array  # [L] float32, duration of the node
 
 
 def start_clocks(devices: int, lanes: int) -> Clocks:
-    """All clocks at 0."""
+    """Returns clocks that are all 0."""
     zero = jnp.zeros((devices, lanes), jnp.float32)
     return Clocks(zero, zero)
 
 
 def advance(transfer: Transfer, clocks: Clocks, node: Node) -> tuple[Clocks, jax.Array]:
-    """Runs one node in every lane.
-
-    Returns:
-      The clocks after the node, and the node's end `[L]`.
-    """
+    """Runs one node in every lane. Returns the clocks after it, and its end `[L]`."""
     device = jnp.arange(clocks.device.shape[0], dtype=jnp.int32)[:, None]
     at_source, is_op, is_transfer = device == node.source[None], node.is_op[None], node.is_transfer[None]
     free = by_device(clocks.device, node.source)
@@ -174,7 +171,7 @@ _UNLIMITED = np.int32(2**31 - 1)
 
 
 class Schedule(NamedTuple):
-    """The orders of L = g * p lanes, and their times."""
+    """The orders of L = g * p lanes, and their times if durations were given."""
 
     events: jax.Array  # [c, L] int32, node * d + device (of the op, or the transfer's target), N * d for no node
     makespan: jax.Array  # [L] float32, second units; 0 without durations
@@ -193,7 +190,7 @@ class _State(NamedTuple):
     place: jax.Array  # [L] int32, row * d + device of the row relaxed last
     is_op: jax.Array  # [L] bool, True while an op's rows are walked, False for a transfer's
     last: jax.Array  # [L] bool, whether that row was the walk's last
-    limit: jax.Array  # [L] int32, transfers of the row's tensor with larger keys have run
+    limit: jax.Array  # [L] int32, packed key of the walk's transfer: those of its tensor with larger keys have run
     events: jax.Array  # [c, L] int32
     timing: _Timing | None  # None where no makespan is computed
 
@@ -235,7 +232,7 @@ def schedule(
 
 
 def _trips(graph: PaddedGraph, lanes: Lanes) -> jax.Array:
-    """Steps that the longest lane needs: rows of all ops, and of all transfers that exist."""
+    """Returns the number of steps that the longest lane needs: rows of all ops, and of all transfers that exist."""
     op_rows = graph.op_rows.sum(-1)[:, None]
     transfer_rows = jnp.where(lanes.needed, graph.tensor_rows.T[None, :, :, None], 0).sum((0, 1))
     return (op_rows + transfer_rows).max()
@@ -330,13 +327,13 @@ def _step(
 
 
 def _node_of(key: jax.Array, tables: Tables, no_node: int) -> jax.Array:
-    """Node of a packed key, `no_node` if the queue is empty: `[L]` int32."""
+    """Returns the node of each packed key, `no_node` where the queue is empty: `[L]` int32."""
     index = tables.index_mask - (key & tables.index_mask)
     return jnp.where(key >= 0, index + jnp.where(index < tables.real_ops, 0, tables.padding_ops), no_node)
 
 
 def _following(tables: Tables, slot: jax.Array, limit: jax.Array, devices: int) -> jax.Array:
-    """The largest key below `limit` among the transfers of the slot's tensor, else IDLE: `[L]` int32."""
+    """Returns the largest key below `limit` of the transfers of the slot's tensor, else IDLE: `[L]` int32."""
     best = jnp.full_like(slot, IDLE)
     slots = tables.op_keys.shape[0]
     for s in range(devices - 1):

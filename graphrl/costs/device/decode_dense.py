@@ -1,4 +1,4 @@
-"""Keys to orders in the form for GPUs and TPUs: the same orders as `decode.py`, in few and large operations.
+"""Decoding of keys into orders, for GPUs and TPUs: the same orders as `decode.py`, in few and large operations.
 
 A step pops the best ready node of every lane and updates all slots of the lane together. One row of a matrix contains
 the releases of the popped node. Subtracting it, testing which slots are ready and taking the largest key are one pass
@@ -69,7 +69,7 @@ class _Popped(NamedTuple):
 
 
 def num_events(sizes: Sizes, devices: int) -> int:
-    """Number c of steps: all ops, and at most one transfer for each use, rounded up to whole unrolled bodies."""
+    """Returns the number c of steps: all ops, and at most a transfer for each use, in whole unrolled bodies."""
     nodes = sizes.ops + min(sizes.tensors * (devices - 1), sizes.uses)
     return -(-nodes // _UNROLL) * _UNROLL
 
@@ -118,12 +118,12 @@ def _tables(graph: PaddedGraph, lanes: Lanes, durations: jax.Array | None) -> _T
 
 
 def _count_type(sizes: Sizes) -> type[np.signedinteger]:
-    """Type of the matrix entries and of the counts of pending inputs; int32, only where needed, is twice the work."""
+    """Returns the type of matrix entries and of counts of pending inputs; int32 is twice the work of int16."""
     return np.int16 if 2 * sizes.uses + sizes.controls + 1 <= np.iinfo(np.int16).max else np.int32
 
 
 def _releases(graph: PaddedGraph) -> jax.Array:
-    """Releases of each row: `[g, n + t + 1, u]`, see the module's docstring."""
+    """Builds the matrix of releases: `[g, n + t + 1, u]`, see the module's docstring."""
     sizes, dtype = graph.sizes, _count_type(graph.sizes)
     g, n, t = graph.runtime.shape[0], sizes.ops, sizes.tensors
     of_graph = jnp.arange(g, dtype=jnp.int32)[:, None]
@@ -214,7 +214,7 @@ def _popped(best: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> _Po
 
 
 def _timed(popped: _Popped, ready: jax.Array, tables: _Tables, sizes: Sizes, devices: int) -> Node:
-    """The popped nodes as input of the clocks.
+    """Returns the popped nodes as input for the clocks.
 
     An idle lane reads an arbitrary arrival: it advances no clock and releases no node.
     """

@@ -22,20 +22,20 @@ def filled(values: ArrayLike, size: int, dtype: type, fill: float = 0) -> np.nda
 
 
 def take(array: jax.Array, index: jax.Array) -> jax.Array:
-    """`array[index]`, along the first axis."""
+    """Returns `array[index]`, along the first axis."""
     return array.at[index].get(**_INSIDE)
 
 
 def put(array: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """`array` with `values` at `index`; where indices repeat, the values must be equal."""
+    """Returns a copy of `array` with `values` at `index`; where indices repeat, the values must be equal."""
     return array.at[index].set(values, **_INSIDE)
 
 
 def put_max(array: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """`array` with the maximum of its elements and `values` at `index`."""
+    """Returns a copy of `array` with the maximum of its elements and `values` at `index`."""
     return array.at[index].max(values, **_INSIDE)
 
 
 def add(array: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """`array` with `values` added at `index`."""
+    """Returns a copy of `array` with `values` added at `index`."""
     return array.at[index].add(values, **_INSIDE)

@@ -1,6 +1,6 @@
 """Transfers and packed keys that a placement implies, for every lane.
 
-A lane is one candidate solution of one graph.
+A lane is one candidate solution of one graph. A packed key is one int32 of a node's key and its index (see `_pack`).
 
 Nodes are numbered ops first: op v is node v, and the transfer of tensor t to its s-th foreign device is node n + t * (d
 - 1) + s, where the foreign devices of t are all but its producer's, in ascending order. The index N = n + t * (d - 1)
@@ -23,12 +23,12 @@ IDLE = np.int32(-1)  # in place of a packed key: not in the ready queue
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Shapes: see graphs/padding.py; lanes are the two axes `[g, p]`, or flattened, L = g * p."""
+    """Packed keys and needed transfers; shapes as in graphs/padding.py, lanes `[g, p]` or flattened, L = g * p."""
 
     placement: jax.Array  # [n, g, p] int32
     source: jax.Array  # [t, g, p] int32, device of each tensor's producer
     target: jax.Array  # [d - 1, t, g, p] int32, the foreign devices of each tensor
-    needed: jax.Array  # [d - 1, t, g, p] bool, whether an op there reads it
+    needed: jax.Array  # [d - 1, t, g, p] bool, True if an op on that device reads the tensor
     op_keys: jax.Array  # [n, g, p] int32, packed
     transfer_keys: jax.Array  # [t, d - 1, g, p] int32, packed; IDLE where not needed
     index_mask: jax.Array  # [g] int32, the low bits of a packed key: mask - index
@@ -36,19 +36,19 @@ class Lanes:
 
 
 def node_count(sizes: Sizes, devices: int) -> int:
-    """N: ops and possible transfers of a padded graph."""
+    """Returns N, the number of ops and possible transfers of a padded graph."""
     return sizes.ops + sizes.tensors * (devices - 1)
 
 
 def take_rows(array: jax.Array, index: jax.Array) -> jax.Array:
-    """`array[index]`, row by row and graph by graph: `[x, g, p]` by `[g, y]` gives `[y, g, p]`."""
+    """Returns `array[index]` graph by graph: from array `[x, g, p]` and index `[g, y]`, `[y, g, p]`."""
     x, g, p = array.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
     return take(array.reshape(x * g, p), flat)
 
 
 def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
-    """`values[device[...], ...]`, element by element: compares are cheaper than a gather of so few."""
+    """Returns `values[device[...], ...]` elementwise; for few devices, comparisons are cheaper than a gather."""
     shape = jnp.broadcast_shapes(values[0].shape, device.shape)
     result = jnp.broadcast_to(values[0], shape)
     for b in range(1, values.shape[0]):
@@ -57,7 +57,7 @@ def by_device(values: jax.Array, device: jax.Array) -> jax.Array:
 
 
 def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array | float) -> jax.Array:
-    """The largest of `values` `[y, g, p]` by `index` `[g, y]`: `[size, g, p]`, at least `start`."""
+    """Returns the largest of the `values` `[y, g, p]` with each `index` `[g, y]`, at least `start`: `[size, g, p]`."""
     _, g, p = values.shape
     flat = index.T * g + jnp.arange(g, dtype=index.dtype)[None, :]
     out = jnp.full((size * g, p), start, values.dtype)
@@ -65,7 +65,7 @@ def scatter_max(index: jax.Array, values: jax.Array, size: int, start: jax.Array
 
 
 def implied(graph: PaddedGraph, decisions: Decisions, devices: int) -> Lanes:
-    """The transfers and packed keys that `decisions` imply on a batch of graphs (leading axis g on every field)."""
+    """Computes the transfers and packed keys of `decisions` for a batch of graphs (leading axis g on every field)."""
     placement = decisions.placement
     n, g, p = placement.shape
     source = take_rows(placement, graph.producer)
@@ -100,7 +100,7 @@ def readers_on(graph: PaddedGraph, placement: jax.Array, devices: int) -> jax.Ar
 
 
 def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
-    """The device of every op that reads a row's tensor, -1 for other entries of the row: `[W, r, g, p]` int32."""
+    """Returns the device of each reader listed in a row (graphs/padding.py), else -1: `[W, r, g, p]` int32."""
     return jnp.stack(
         [
             jnp.where(
@@ -114,18 +114,14 @@ def entry_devices(graph: PaddedGraph, placement: jax.Array) -> jax.Array:
 
 
 def _index_bits(graph: PaddedGraph, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Bits that a node's index needs in a packed key, and their mask, from the real sizes, so padding changes nothing.
-
-    Returns:
-      Two `[g] int32`.
-    """
+    """Returns the bits of a node's index in a packed key, and their mask, `[g] int32` each; independent of padding."""
     nodes = graph.num_ops + graph.num_tensors * (devices - 1)
     bits = jnp.maximum(1, 32 - jax.lax.clz(jnp.maximum(nodes - 1, 0))).astype(jnp.int32)
     return bits, jnp.left_shift(jnp.int32(1), bits) - 1
 
 
 def _pack(keys: jax.Array, index: jax.Array, index_bits: jax.Array) -> jax.Array:
-    """Keys in [0, 1) and node indices as one non-negative int32 each, larger first, ties to the lower index.
+    """Packs keys in [0, 1) and node indices into one non-negative int32 each: larger key first, then the lower index.
 
     The key is quantised to the 31 - index_bits bits that the index leaves.
 

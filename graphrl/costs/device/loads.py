@@ -2,10 +2,10 @@
 
 Letters as in `graphs/padding.py`. Functions take one placement of one graph; `jax.vmap` over either for batches.
 
-`loads` gives the loads of a placement. `moves` gives the loads after one group of ops moves to another device, for all
-groups and devices in parallel. A tensor costs its home once if it is read elsewhere, and every other device that reads
-it once. So a move changes only the loads of the device that the group leaves and of the device that it enters. If the
-last reader elsewhere moves to a third device, the home still sends.
+`loads` computes the loads of a placement. `moves` computes the loads after one group of ops moves to another device,
+for all groups and devices in parallel. A tensor costs its home (the producer's device) once if it is read elsewhere,
+and every other device that reads it once. So a move changes only the loads of the device that the group leaves and of
+the device that it enters. If the last reader elsewhere moves to a third device, the home still sends.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from graphrl.graphs.topology import distinct
 class PaddedPipeline:
     """A graph and its devices as arrays. Seconds and bytes are float32 in units of the graph.
 
-    A group is a set of colocated ops, mostly one. It reads a tensor once, and never its own tensors.
+    A group is a set of colocated ops, usually one op. It reads a tensor once, and never its own tensors.
     """
 
     second_unit: jax.Array | np.ndarray  # [] float32, seconds
@@ -40,20 +40,20 @@ class PaddedPipeline:
     reader: jax.Array | np.ndarray  # [e] int32, the leader of that group; n for padding
     leader: jax.Array | np.ndarray  # [n] int32, the first op of its group; itself for padding
     kinds: jax.Array | np.ndarray  # [d] int32, ACCELERATOR or CPU
-    limit: jax.Array | np.ndarray  # [] float32, of an accelerator's weights; inf without one
+    limit: jax.Array | np.ndarray  # [] float32, memory limit for an accelerator's weights; inf if there is no limit
 
 
 class Loads(NamedTuple):
     """Costs of a placement, in units of the graph."""
 
-    loads: jax.Array  # [d] float32; inf where an op cannot run
-    resident: jax.Array  # [d] float32, weights
-    excess: jax.Array  # [] float32, of the fullest accelerator over the limit
-    apart: jax.Array  # [] int32, ops on another device than their leader
+    loads: jax.Array  # [d] float32, second units; inf where an op cannot run
+    resident: jax.Array  # [d] float32, byte units of weights
+    excess: jax.Array  # [] float32, by which the fullest accelerator exceeds the limit
+    apart: jax.Array  # [] int32, number of ops on another device than their group's leader
 
 
 class Traffic(NamedTuple):
-    """Devices on which tensors are written and read under a placement."""
+    """Devices that write and read each tensor, under a placement."""
 
     home: jax.Array  # [t] int32, the device of the producer; d for padding
     readers: jax.Array  # [t, d] int32, number of groups there that read it
@@ -63,7 +63,7 @@ class Traffic(NamedTuple):
 def padded_pipeline(
     graph: ComputationGraph, problem: Problem, padded: Sizes | None = None, devices: int | None = None
 ) -> PaddedPipeline:
-    """The arrays of a graph, on the host.
+    """Builds the arrays of a graph and a problem, on the host.
 
     Args:
       padded: sizes to pad to; by default the graph's own.
@@ -94,7 +94,7 @@ def padded_pipeline(
 
 
 def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
-    """Traffic of a placement `[n] int32`: O(e + t d)."""
+    """Computes on which devices tensors are written and read, for a placement `[n] int32`: O(e + t d)."""
     p, (devices,), (tensors,) = pipeline, pipeline.kinds.shape, pipeline.transfer.shape
     home = placement.at[p.producer].get(mode="fill", fill_value=devices)
     there = placement.at[p.reader].get(mode="fill", fill_value=devices)
@@ -104,7 +104,7 @@ def traffic(pipeline: PaddedPipeline, placement: jax.Array) -> Traffic:
 
 
 def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
-    """Costs of a placement `[n] int32`: O(n + e + t d).
+    """Computes the loads of a placement `[n] int32`: O(n + e + t d).
 
     A group reads on its leader's device, even if its ops are apart.
     """
@@ -126,16 +126,19 @@ def loads(pipeline: PaddedPipeline, placement: jax.Array) -> Loads:
 
 
 class Moves(NamedTuple):
-    """Loads after each op's group moves, in units of the graph; ops that a device cannot run take no time there."""
+    """Loads if an op's group moves, in units of the graph; ops that a device cannot run take no time there."""
 
-    left: jax.Array  # [n] float32, the load of its device without it
-    entered: jax.Array  # [n, d] float32, load of each other device with it; its own device's load is unchanged
+    left: jax.Array  # [n] float32, load of the group's device after it has left
+    entered: jax.Array  # [n, d] float32, load of each other device with the group; of its own, unchanged
     runtime: jax.Array  # [n, d] float32, run time of the group on each device
-    weight: jax.Array  # [n] float32, of the group
+    weight: jax.Array  # [n] float32, weights of the group
 
 
 def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> Moves:
-    """All moves from a placement `[n] int32` that keeps groups together, with loads `[d]`: O((n + e + t) d)."""
+    """Computes the loads after each possible move of one group, from loads `[d]`, in O((n + e + t) d).
+
+    The placement `[n] int32` must keep groups together.
+    """
     p, (devices,), leader = pipeline, pipeline.kinds.shape, pipeline.leader
     seconds = jnp.where(jnp.isfinite(p.runtime), p.runtime, 0.0)
     runtime = jnp.zeros_like(seconds).at[leader].add(seconds)[:, p.kinds]
@@ -150,9 +153,8 @@ def moves(pipeline: PaddedPipeline, placement: jax.Array, loads: jax.Array) -> M
 
 
 def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Changes of transfer seconds by leaders' moves, on their devices `[n]` and on others `[n, d]`.
-
-    They apply to devices that pay for transfers.
+    """Returns by how much a group's move changes transfer seconds, by leader: on the device that it leaves, `[n]`, and
+    on each other one, if it goes there, `[n, d]`. Only devices that pay for transfers have these changes.
     """
     (n,), (devices,), (tensors,) = placement.shape, p.kinds.shape, p.transfer.shape
     home, readers, remote = traffic(p, placement)
@@ -178,5 +180,5 @@ def _changes(p: PaddedPipeline, placement: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def _change(after: jax.Array, before: jax.Array) -> jax.Array:
-    """Change of a condition as float32: 1 if it becomes true, -1 if it becomes false, else 0."""
+    """Returns the change of a condition as float32: 1 if it becomes true, -1 if it becomes false, else 0."""
     return after.astype(jnp.float32) - before.astype(jnp.float32)

@@ -1,7 +1,7 @@
 """Peak memory of every device along an order, from births and deaths of buffers, without a loop over ops.
 
-`peak_memory` counts memory by place in the order, not by time. A buffer is born at its op or transfer and dies after
-the last node that needs it. Live memory is a running sum over the order.
+`peak_memory` counts memory by **place**, the index of a node in the order, not by time. A buffer is born at its op or
+transfer and dies after the last node that needs it. Live memory is a running sum over the order.
 
 A tensor has up to d **copies**: the one where its producer runs (copy 0) and one on each foreign device that reads it
 (copy 1 + s, see lanes.py). An **instance** is a copy of a tensor on a device: copy c of tensor i is instance c * t + i.
@@ -34,7 +34,7 @@ _BLOCK = 16
 def peak_memory(
     graph: PaddedGraph, lanes: Lanes, events: jax.Array, devices: int, *, resident_weights: bool = False
 ) -> jax.Array:
-    """The peak of every device, in byte units: `[d, g, p]` float32.
+    """Computes the peak memory of every device, in byte units: `[d, g, p]` float32.
 
     Args:
       graph: a batch of graphs (leading axis g).
@@ -62,7 +62,7 @@ def peak_memory(
 
 
 def _places(node: jax.Array, nodes: int) -> jax.Array:
-    """The place of every node in the order: `[N + 1, L]` int32 from `[c, L]`; any place for nodes that never run."""
+    """Returns each node's place in the order: `[N + 1, L]` int32 from `[c, L]`; undefined for nodes that never run."""
     steps, count = node.shape
     lane = jnp.arange(count, dtype=jnp.int32)
     step = jnp.broadcast_to(jnp.arange(steps, dtype=jnp.int32)[:, None], node.shape)
@@ -71,7 +71,7 @@ def _places(node: jax.Array, nodes: int) -> jax.Array:
 
 
 class Copies(NamedTuple):
-    """Every copy of every tensor in every lane."""
+    """Device, end and size of every copy of every tensor in every lane."""
 
     device: jax.Array  # [d, t, g, p] int32
     end: jax.Array  # [d, t, g, p] int32, place of the last node that needs it; c if never freed or no such copy
@@ -96,7 +96,7 @@ def _copies(graph: PaddedGraph, lanes: Lanes, place: jax.Array, devices: int, ne
 
 
 def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
-    """Bytes of outputs and of workspace that every node allocates: `[2, g, N + 1]` float32, byte units."""
+    """Returns the bytes of outputs and of workspace that each node allocates: `[2, g, N + 1]` float32, byte units."""
     g, n = graph.runtime.shape
     graph_index = jnp.arange(g)[:, None]
     outputs = jnp.zeros((g, n), jnp.float32).at[graph_index, graph.producer].add(graph.owned_bytes)
@@ -107,7 +107,7 @@ def _bytes_of_nodes(graph: PaddedGraph, devices: int) -> jax.Array:
 
 
 class Shared(NamedTuple):
-    """Ends, frees and allocations under sharing."""
+    """Results of `share_buffers`: ends of buffers, and the bytes that are freed and allocated."""
 
     end: jax.Array  # [d, t, g, p] int32, see `Copies`
     freed: jax.Array  # [d, t, g, p] float32, byte units, see `Copies`
@@ -117,7 +117,7 @@ class Shared(NamedTuple):
 def share_buffers(
     graph: PaddedGraph, lanes: Lanes, place: jax.Array, end: jax.Array, freed: jax.Array, allocated: jax.Array
 ) -> Shared:
-    """Ends, frees and allocations under sharing, from those in which every tensor has its own buffer.
+    """Adjusts ends, frees and allocations to buffer sharing; the arguments assume that every tensor has its own buffer.
 
     Args:
       graph: a batch of graphs (leading axis g) with `sizes.shares` > 0.
@@ -151,7 +151,7 @@ def share_buffers(
 
 
 def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
-    """Bytes freed after each place: `[d, c, L]` float32, byte units."""
+    """Returns the bytes freed after each place of the order: `[d, c, L]` float32, byte units."""
     _, t, g, p = copies.device.shape
     lane = jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
     freed = jnp.zeros(devices * (steps + 1) * g * p, jnp.float32)
@@ -164,10 +164,10 @@ def _freed(copies: Copies, steps: int, devices: int) -> jax.Array:
 def _walk(
     live: jax.Array, device: jax.Array, allocated: jax.Array, workspace: jax.Array, freed: jax.Array
 ) -> jax.Array:
-    """The largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
+    """Returns the largest live bytes `[d, L]` along the order, from `[c, L]` allocations and `[d, c, L]` frees.
 
-    In blocks: first the total of each block and its peak above its start, for all blocks in parallel, then a scan over
-    the blocks. XLA:CPU runs one cumulative sum over c nine times slower.
+    Works in blocks: first the total of each block and its peak above its start, for all blocks in parallel, then a scan
+    over the blocks. XLA:CPU runs one cumulative sum over c nine times slower.
     """
     d, count = live.shape
     steps = device.shape[0]
@@ -196,7 +196,7 @@ def _walk(
 
 
 def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devices: int) -> jax.Array:
-    """The last place at which an op on each device reads each tensor: `[d, t, g, p]` int32, -1 without such a read."""
+    """Returns the last place at which an op on each device reads each tensor, else -1: `[d, t, g, p]` int32."""
     t = graph.producer.shape[-1]
     reads = entry_devices(graph, placement)
     last_op = placement.shape[0] - 1
@@ -206,12 +206,12 @@ def _last_reads(graph: PaddedGraph, placement: jax.Array, place: jax.Array, devi
 
 
 class _Shares(NamedTuple):
-    """The shares of every graph; padding has tensor t and instance d * t, which mean none."""
+    """All shares of every graph (x uses the buffer of y, see the module); padding has tensor t and instance d * t."""
 
     tensor: jax.Array  # [g, s] int32, x
     reuses: jax.Array  # [s, g, 1] bool
-    place: jax.Array  # [s, g, p] int32, of x's producer
-    instance: jax.Array  # [s, g, p] int32, of y on x's device
+    place: jax.Array  # [s, g, p] int32, place of x's producer in the order
+    instance: jax.Array  # [s, g, p] int32, instance of y on x's device
     parent: jax.Array  # [s, g, p] int32, the share that makes y an alias on this device; s if y is no alias
     external: jax.Array  # [t, g, 1] bool, tensors that are aliases of external inputs
 
@@ -246,12 +246,12 @@ def _append_zeros(array: jax.Array) -> jax.Array:
 
 
 def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
-    """`array[index]`, lane by lane: `[x, g, p]` by `[s, g, p]` gives `[s, g, p]`."""
+    """Returns `array[index]` lane by lane: from `[x, g, p]` and `[s, g, p]`, `[s, g, p]`."""
     return take(_flat(array), _index(index))
 
 
 def _chain_ends(following: jax.Array) -> jax.Array:
-    """The last share of the chain from each one, `[s, g, p]`, given the next of each (s for none)."""
+    """Returns the last share of the chain from each share, `[s, g, p]`, given the next of each (s for none)."""
     count = following.shape[0]
     index = jnp.arange(count, dtype=jnp.int32)[:, None, None]
     following = jnp.where(following < count, following, index)
@@ -263,15 +263,15 @@ def _flat(array: jax.Array) -> jax.Array:
 
 
 def _index(index: jax.Array) -> jax.Array:
-    """Indices `[s, g, p]` along the first axis of an `[x, g, p]` array, as those of the flat array."""
+    """Converts indices `[s, g, p]` along the first axis of an `[x, g, p]` array to indices of the flat array."""
     _, g, p = index.shape
     return index * (g * p) + jnp.arange(g * p, dtype=jnp.int32).reshape(1, g, p)
 
 
 def _reusers(shares: _Shares, buffer: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Shares that take their buffer over: `[s, g, p]` bool, and the share that takes each buffer: `[d * t + 1, g, p]`.
+    """Returns the shares that take over their buffer, `[s, g, p]` bool, and each buffer's taker, `[d * t + 1, g, p]`.
 
-    s means that no share takes it. If several outputs of an op can take one buffer, the first does.
+    A taker of s means that no share takes the buffer. If several outputs of an op can take one buffer, the first does.
     """
     count = buffer.shape[0]
     index = jnp.arange(count, dtype=jnp.int32)[:, None, None]

@@ -1,4 +1,4 @@
-"""Exact costs of a plan: the host twin of the device code, in int64 bytes and float64 seconds.
+"""Exact costs of a plan, in int64 bytes and float64 seconds: the host twin of the device code.
 
 Every number that leaves the library comes from `evaluate`, which takes O((n + e) log n); its loops over the order are
 compiled.

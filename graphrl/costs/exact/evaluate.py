@@ -27,10 +27,10 @@ from graphrl.graphs.topology import distinct
 def run_times(
     routes: Routes, slots: np.ndarray, lengths: Sequence[float] | np.ndarray, transfer: Transfer, devices: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of every order entry, in the unit of `lengths`: two `[m] float64`.
+    """Computes start and end of every order entry, in the unit of `lengths`: two `[m] float64`.
 
     Args:
-      slots: `[m]` a topological order of all slots.
+      slots: `[m]` a topological order of all slots (see `Routes`).
       lengths: `[slots]`, duration of each op and each transfer.
     """
     seconds, clocks = np.asarray(lengths, np.float64), np.zeros((2, devices))
@@ -49,7 +49,7 @@ class Costs:
     peak_memory: tuple[int, ...]  # [devices] bytes
     start: np.ndarray  # [m] float64 seconds, by order entry
     end: np.ndarray  # [m] float64 seconds
-    # Per device [c, 3] int64: order entry, bytes compared, bytes after its releases; entry -1 is the start.
+    # Per device [c, 3] int64: order entry, bytes compared with the peak, bytes after it; entry -1 is the start.
     memory_changes: tuple[np.ndarray, ...]
     loads: tuple[float, ...] = ()  # [devices] seconds, under the objective max_load
 
@@ -65,13 +65,13 @@ class Costs:
         return tuple(dense)
 
     def objective(self, problem: Problem) -> float:
-        """The value that `problem` minimises: seconds of makespan or largest load, or bytes of the largest peak."""
+        """Returns the value to minimise: seconds of makespan or largest load, or bytes of the largest peak."""
         if problem.objective == "max_load":
             return max(self.loads)
         return self.makespan if problem.objective == "makespan" else max(self.peak_memory)
 
     def excess(self, problem: Problem) -> int:
-        """Bytes by which the largest device peak is above the memory limit; 0 if the plan is feasible."""
+        """Returns the bytes by which the largest device peak exceeds the memory limit; 0 if the plan is feasible."""
         return problem.excess(self.peak_memory)
 
     def feasible(self, problem: Problem) -> bool:
@@ -79,12 +79,12 @@ class Costs:
         return self.excess(problem) == 0
 
     def rank(self, problem: Problem) -> tuple[int, float]:
-        """Sort key of plans, best first: feasible ones by objective, then infeasible ones by excess."""
+        """Returns a sort key of plans, best first: feasible ones by objective, then infeasible ones by excess."""
         return self.excess(problem), self.objective(problem)
 
 
 def evaluate(graph: ComputationGraph, problem: Problem, placement: ArrayLike, order: ArrayLike) -> Costs:
-    """Costs of running `order` under `placement`.
+    """Computes the costs of running `order` under `placement`.
 
     Args:
       placement: `[n]` device of each op.
@@ -127,13 +127,13 @@ def _run_all(
     start: np.ndarray,
     end: np.ndarray,
 ) -> None:
-    """Writes `start` by order entry and `end` by slot.
+    """Runs all slots: writes `start` by order entry and `end` by slot.
 
     Args:
-      transfer, num_ops: the model's number, and how many slots are ops.
+      transfer, num_ops: number of the transfer model (`TRANSFERS`), and number of ops, which are the first slots.
       routes: `[s]` int each, the devices that a slot starts from and ends on.
       waits: `[s + 1]` and `[x]` int, start of each slot's row, and the slots that it waits for.
-      seconds: `[s]` of each slot.
+      seconds: `[s]` duration of each slot.
       clocks: `[2, d]`, initially 0.
       slots: `[m]` the order.
     """
@@ -150,7 +150,7 @@ def _run_all(
 
 
 def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, order: ArrayLike) -> np.ndarray:
-    """The order as slots `[m]`, checked to hold each exactly once and to break no dependency."""
+    """Converts an order to slots `[m]`; it must have each slot exactly once and break no dependency."""
     ids = np.asarray(order)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise PlanError(f"order of shape {ids.shape} and type {ids.dtype}: must be a list of integer node ids")
@@ -178,10 +178,10 @@ def _checked_slots(graph: ComputationGraph, problem: Problem, routes: Routes, or
 
 
 class Stages:
-    """The devices' shares of a sample under a placement.
+    """Work of each device for one sample, under a placement, in pipelined execution.
 
     Attributes:
-      seconds: `[slots]` of every op and every transfer, as `Routes` numbers them.
+      seconds: `[slots]` duration of every op and every transfer, as `Routes` numbers them.
       loads: `[devices]` float64, seconds.
       resident: `[devices]` int64, bytes of weights.
 
@@ -205,7 +205,7 @@ class Stages:
 
 
 def _pipelined_costs(stages: Stages, routes: Routes, slots: np.ndarray, problem: Problem) -> Costs:
-    """Loads and resident weights; the makespan is that of a single sample."""
+    """Returns loads and resident weights as `Costs`; the makespan is that of a single sample."""
     start, end = run_times(routes, slots, stages.seconds, problem.transfer, problem.devices)
     resident = tuple(stages.resident.tolist())
     return Costs(

@@ -25,7 +25,7 @@ from graphrl.graphs.graph import EXTERNAL, NONE, ComputationGraph
 
 
 class SharedBuffers:
-    """Buffers shared by instances, named by the instance that allocates them (see the module's memory rules).
+    """Buffers of a graph under a placement, named by the instance (see `Routes`) that allocates each of them.
 
     Slots are those of `routes`; a transfer reads one buffer and writes another.
     """
@@ -46,22 +46,22 @@ class SharedBuffers:
         own = np.flatnonzero(a.alias < 0)
         self.written = np.concatenate([own, t + transfers])  # [w] every buffer, and the slot that writes it
         self.writer = np.concatenate([a.producer[own], a.num_ops + transfers])
-        self.read = self.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]  # [u] of every use
-        self.reader = np.concatenate([a.use_op, a.num_ops + transfers])  # [u] its slot
-        self.uses = np.bincount(self.read, minlength=len(self.of))  # [instances] uses on the device, of the buffer
+        self.read = self.of[np.concatenate([routes.use_instance, routes.transfer_tensor])]  # [u] buffer of every use
+        self.reader = np.concatenate([a.use_op, a.num_ops + transfers])  # [u] the slot of every use
+        self.uses = np.bincount(self.read, minlength=len(self.of))  # [instances] uses of each buffer
 
 
 def memory_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Per device `[c, 3] int64`: order entry, bytes compared with the peak, bytes after the entry's releases."""
+    """Returns, per device, `[c, 3] int64`: order entry, bytes compared with the peak, bytes after its releases."""
     if np.any(graph.arrays.reuses >= 0):
         return _walked_changes(_walk(graph, problem, routes), slots)
     return _summed_changes(graph, problem, routes, slots)
 
 
 def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Changes entry by entry, as buffers taken over depend on the entries before."""
+    """Computes memory changes entry by entry, as buffers taken over depend on the entries before."""
     start, counts = walk.live.tolist(), np.empty((len(slots), 4), np.int64)
     _walk_all(walk, slots, counts)
     source, to, changes = walk.device[slots], walk.to[slots], list[np.ndarray]()
@@ -76,9 +76,9 @@ def _walked_changes(walk: "_Walk", slots: np.ndarray) -> tuple[np.ndarray, ...]:
 def _summed_changes(
     graph: ComputationGraph, problem: Problem, routes: Routes, slots: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Changes without a loop, if no buffer is taken over: each is live from its writing entry to its last use."""
+    """Computes memory changes without a loop, if no buffer is taken over: each lives from its write to its last use."""
     buffers, m = SharedBuffers(graph, problem, routes), len(slots)
-    entry = np.empty(m, np.int64)  # of each slot
+    entry = np.empty(m, np.int64)  # order entry of each slot
     entry[slots] = np.arange(m)
     last = np.full(len(buffers.of), -1)
     last[buffers.written] = entry[buffers.writer]
@@ -102,7 +102,7 @@ def _summed_changes(
 
 
 def _resident(graph: ComputationGraph, problem: Problem, routes: Routes) -> np.ndarray:
-    """Live bytes on each device before the first entry: `[d] int64`."""
+    """Returns the live bytes on each device before the first entry: `[d] int64`."""
     live = np.zeros(problem.devices, np.int64)
     if problem.resident_weights:
         np.add.at(live, routes.placement, graph.arrays.weight_bytes)
@@ -110,7 +110,7 @@ def _resident(graph: ComputationGraph, problem: Problem, routes: Routes) -> np.n
 
 
 def _workspace(graph: ComputationGraph, routes: Routes) -> np.ndarray:
-    """Workspace of each slot: `[slots] int64` bytes."""
+    """Returns the workspace of each slot: `[slots] int64` bytes."""
     return np.concatenate([graph.arrays.workspace_bytes, np.zeros(len(routes.transfers), np.int64)])
 
 
@@ -121,17 +121,17 @@ class _Walk(NamedTuple):
     """
 
     live: Any  # [d] int, bytes
-    size: Any  # [b] int, present bytes of a buffer: those of the other once it has taken over another
-    left: Any  # [b] int, remaining uses on its device
+    size: Any  # [b] int, present bytes of a buffer; if it has taken over another, the other's
+    left: Any  # [b] int, number of remaining uses on its device
     reused: Any  # [b] int, 1 if it has taken over another
     device: Any  # [s] int, device that a slot reads on
     to: Any  # [s] int, device that it writes on
     workspace: Any  # [s] int, bytes
     read_begins: Any  # [s + 1] int, start of each slot's buffers in `reads`
     reads: Any  # int, buffers
-    write_begins: Any  # [s + 1] int, likewise in `writes`
+    write_begins: Any  # [s + 1] int, start of each slot's buffers in `writes`
     writes: Any  # int, buffers
-    bytes: Any  # [b] int, its own
+    bytes: Any  # [b] int, declared bytes of a buffer
     pinned: Any  # [b] bool, never freed
     unused: Any  # [b] bool, freed as soon as it is written
     source: Any  # [b] int, the buffer that it may take over, or NONE
@@ -196,7 +196,7 @@ def _walk_all(walk: _Walk, slots: np.ndarray, counts: np.ndarray) -> None:
 
 
 def _walk(graph: ComputationGraph, problem: Problem, routes: Routes) -> _Walk:
-    """The state before the first slot."""
+    """Returns the state before the first slot."""
     a, buffers, slots = graph.arrays, SharedBuffers(graph, problem, routes), len(routes.nodes)
     read_begins, reads = rows_by(buffers.reader, buffers.read, slots)
     write_begins, writes = rows_by(buffers.writer, buffers.written, slots)
@@ -226,8 +226,8 @@ class MemoryWalk:
     """Memory of every device after some slots (as in `Routes`) have run; steps can be undone.
 
     Attributes:
-      live: by device, bytes.
-      reuses: whether live bytes depend on more than the set of slots that have run: some output may reuse an input.
+      live: live bytes of each device.
+      reuses: True if live bytes depend on more than the set of slots that have run: some output may reuse an input.
     """
 
     def __init__(self, graph: ComputationGraph, problem: Problem, routes: Routes) -> None:
@@ -255,7 +255,7 @@ class MemoryWalk:
                 walk.reused[buffer] = 0
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(buffer, bytes) of every live buffer that took over one of another size.
+        """Returns (buffer, bytes) for every live buffer that took over one of another size.
 
         With the set of slots that have run, they determine all later steps.
         """

@@ -1,4 +1,4 @@
-"""Routes of tensors under a placement, and exact decoding of keys into an order: the host twin of `device/decode.py`.
+"""Transfers under a placement, and exact decoding of keys into an order: the host twin of `device/decode.py`.
 
 `Routes` has the transfers that a placement needs, and all dependencies.
 """
@@ -44,12 +44,12 @@ class Routes:
         self.writes_on = np.concatenate([self.placement, self.transfer_to])
 
     def seconds(self, graph: ComputationGraph, problem: Problem) -> np.ndarray:
-        """Duration of every slot: `[slots] float64`."""
+        """Returns the duration of every slot: `[slots] float64`."""
         copies = problem.latency + graph.arrays.tensor_bytes[self.transfer_tensor] / problem.bandwidth
         return np.concatenate([graph.arrays.runtime, copies])
 
     def instances(self, tensors: np.ndarray, on: np.ndarray, devices: int) -> np.ndarray:
-        """The instances `[k]` of tensors `[k]` on devices `[k]` that have one, of d devices."""
+        """Returns the instances `[k]` of tensors `[k]` on devices `[k]` that have them; `devices` is d."""
         copies = np.searchsorted(self.transfers, self.num_ops + tensors.astype(np.int64) * devices + on)
         return np.where(self.home[tensors] == on, tensors, self.num_tensors + copies)
 
@@ -79,7 +79,7 @@ def _check_colocation(graph: ComputationGraph, placement: np.ndarray) -> None:
 
 
 def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
-    """Bits that a packed 31-bit word has for a key next to the node's index.
+    """Returns the number of bits for a key in a packed 31-bit word, next to the node's index.
 
     An op's index is v, a transfer's `n + t * (devices - 1) + b - (b > producer's device)`.
 
@@ -96,7 +96,7 @@ def key_bits(num_ops: int, num_tensors: int, devices: int) -> int:
 
 
 def quantise(keys: ArrayLike, bits: int) -> np.ndarray:
-    """Keys in [0, 1) as integers of `bits` bits, `int64` of the same shape, as compared on the device.
+    """Quantises keys in [0, 1) to `bits` bits, as they are compared on the device: `int64` of the same shape.
 
     Raises:
       PlanError: a key is NaN or outside [0, 1).

@@ -8,12 +8,12 @@ is legal if
 - each of its readers is elementwise, moves data or reduces,
 - neither it nor any of its readers reads more tensors than a kernel has arguments.
 
-A **kernel** is an op that is not inlined, its root, with the ops that reach it through inlined ops alone: its members.
-Its arguments are the distinct tensors that members read and inlined ops do not write, external inputs included. By the
-roofline (`graphs/roofline.py`) it takes launch + max(operations / peak, bytes / bandwidth): the operations of all
-members, each counted once in a kernel, and the bytes of its arguments and of its root's outputs. A kernel whose members
-all only rename (reshape, bitcast) takes no time, even one of a single op. A kernel has at most 64 members and 40
-arguments, except for single ops that read more.
+A **kernel** is an op that is not inlined, its root, and the inlined ops that reach it through inlined ops alone. All of
+these are its members. Its arguments are the distinct tensors that members read and inlined ops do not write, external
+inputs included. By the roofline (`graphs/roofline.py`) it takes launch + max(operations / peak, bytes / bandwidth)
+seconds: the operations of all members, each counted once in a kernel, and the bytes of its arguments and of its root's
+outputs. A kernel whose members all only rename (reshape, bitcast) takes no time, even one of a single op. A kernel has
+at most 64 members and 40 arguments, except for single ops that read more.
 
 This is the roofline's time and ignores the run times of the graph. A loop counts with all its operations, but with one
 launch and only the bytes of its inputs and outputs. A tensor of which a member takes a part counts in full.

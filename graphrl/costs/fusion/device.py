@@ -1,15 +1,15 @@
-"""Fusion in pure JAX: problems as fixed-size arrays, the ops that priorities inline, and the times of kernels.
+"""Fusion in pure JAX: problems as fixed-size arrays, the ops that priorities inline, and run times of kernels.
 
 Functions take one problem; `jax.vmap` over problems or over priorities.
 
-Letters used in shapes: N ops, T tensors and S steps, padded; R tensors that an op reads at most; M ops and A arguments
-of a kernel at most; g problems in a batch.
+Letters used in shapes: N ops, T tensors and S steps, padded; at most R tensors that an op reads, and M ops and A
+arguments of a kernel; g problems in a batch.
 
-Only ops that can take others in have turns on the device. A turn has a **step** for each tensor that the op reads of an
-op that may be inlined, at least one. A round of turns is a scan over steps. It carries a row of at most M members and
-one of at most A arguments for each op, and writes them in place. So memory is linear in ops. At its turn an op takes in
-the inlined ops that it reads, one a step, from the highest priority down. It remembers the last state that, with the
-remaining ones as arguments, keeps the limits. Members and arguments only grow, so a full row stays too large.
+Only ops whose kernels can compute other ops have turns on the device. A turn has a **step** for each tensor that the op
+reads from an op that may be inlined, at least one. A round of turns is a scan over steps. It carries a row of at most M
+members and one of at most A arguments for each op, and writes them in place. So memory is linear in ops. At its turn an
+op takes in the inlined ops that it reads, one a step, from the highest priority down. It remembers the last state that,
+with the remaining ones as arguments, keeps the limits. Members and arguments only grow, so a full row stays too large.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class FusionSizes:
     """Array sizes of a padded problem: problems of equal sizes and limits share one compiled program."""
 
     ops: int
-    tensors: int  # written by ops
+    tensors: int  # tensors that ops write
     externals: int
     steps: int
     reads: int
@@ -54,8 +54,8 @@ class PaddedFusion:
     """
 
     launch: jax.Array  # [] float32, seconds
-    legal: jax.Array  # [N + 1] bool, whether it may be inlined; False for padding
-    works: jax.Array  # [N + 1] bool, whether it does more than rename
+    legal: jax.Array  # [N + 1] bool, True if the op may be inlined; False for padding
+    works: jax.Array  # [N + 1] bool, True if the op does more than rename
     compute: jax.Array  # [N + 1] float32, seconds of its operations
     write: jax.Array  # [N + 1] float32, seconds that writing its outputs takes
     alone: jax.Array  # [N] float32, seconds of a kernel of this op alone; 0 for padding
@@ -63,14 +63,14 @@ class PaddedFusion:
     producer: jax.Array  # [T + 1] int32, op; N for external inputs and padding
     reads: jax.Array  # [N + 1, R] int32, tensors, for ops that have a turn; T for padding
     step_op: jax.Array  # [S] int32, op that has the turn, in topological order; N for padding
-    step_first: jax.Array  # [S] bool, whether the turn begins
-    step_last: jax.Array  # [S] bool, whether it ends
+    step_first: jax.Array  # [S] bool, True for the first step of a turn
+    step_last: jax.Array  # [S] bool, True for the last step of a turn
     max_ops: int = dataclasses.field(metadata={"static": True})
     max_arguments: int = dataclasses.field(metadata={"static": True})
 
 
 def sizes(problem: FusionProblem) -> FusionSizes:
-    """The real sizes of a problem."""
+    """Returns the real sizes of a problem."""
     turns, count = _turns(problem)
     reads = np.diff(problem.read_start)[turns].max(initial=0)
     tensors = problem.graph.arrays.num_tensors
@@ -79,13 +79,13 @@ def sizes(problem: FusionProblem) -> FusionSizes:
 
 
 def common_sizes(problems: Sequence[FusionProblem]) -> FusionSizes:
-    """The bucketed sizes that fit all given problems."""
+    """Returns the bucketed sizes that fit all given problems."""
     columns = zip(*(dataclasses.astuple(sizes(problem)) for problem in problems), strict=True)
     return FusionSizes(*(bucket(max(column)) for column in columns))
 
 
 def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
-    """The problem as fixed-size NumPy arrays.
+    """Converts a problem to fixed-size NumPy arrays.
 
     Args:
       to: sizes to pad to; by default the problem's own buckets.
@@ -140,13 +140,13 @@ def pad(problem: FusionProblem, to: FusionSizes | None = None) -> PaddedFusion:
 
 
 def pad_batch(problems: Sequence[FusionProblem], to: FusionSizes | None = None) -> PaddedFusion:
-    """A batch of problems of equal limits, padded to common sizes and stacked along a new leading axis g."""
+    """Pads problems of equal limits to common sizes, and stacks them along a new leading axis g."""
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(problem, to) for problem in problems))
 
 
 def _turns(problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
-    """The ops that have a turn on the device, in topological order, and the steps of each: two `[k]` int64."""
+    """Returns the ops with a turn on the device, in topological order, and their numbers of steps: two `[k]` int64."""
     source = problem.producer[problem.read_tensor]
     inside = (source >= 0) & problem.legal[source]
     steps = np.bincount(_readers(problem)[inside], minlength=problem.num_ops)
@@ -158,12 +158,12 @@ def _turns(problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _readers(problem: FusionProblem) -> np.ndarray:
-    """The op of each entry of `read_tensor`: `[e]` int64."""
+    """Returns the op of each entry of `read_tensor`: `[e]` int64."""
     return np.repeat(np.arange(problem.num_ops), np.diff(problem.read_start))
 
 
 class DeviceKernels(NamedTuple):
-    """Kernels of one problem. Rows of ops that are inlined, or take no other op in, are meaningless."""
+    """Kernels of one problem, by root; rows of inlined ops, and of ops that take no other op in, are meaningless."""
 
     inlined: jax.Array  # [N] bool
     seconds: jax.Array  # [N] float32, of the kernel of each root; 0 for inlined ops and padding
@@ -177,11 +177,11 @@ class _Gathered(NamedTuple):
     members: jax.Array  # [M] int32, then N
     arguments: jax.Array  # [A] int32, then T
     num_members: jax.Array  # [] int32, exact as long as all fit
-    num_arguments: jax.Array  # [] int32, the same
+    num_arguments: jax.Array  # [] int32, exact as long as all fit
     compute: jax.Array  # [] float32, seconds of all operations
     read: jax.Array  # [] float32, seconds that reading the arguments takes
-    works: jax.Array  # [] bool, whether a member does more than rename
-    least: jax.Array  # [] int32, the rank of the op that was taken in last
+    works: jax.Array  # [] bool, True if a member does more than rename
+    least: jax.Array  # [] int32, rank of the op that was taken in last: the least so far
 
 
 class _Round(NamedTuple):
@@ -202,7 +202,7 @@ class _Round(NamedTuple):
 
 
 def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
-    """The kernels that priorities decide.
+    """Decides the kernels by priorities.
 
     Args:
       problem: one problem.
@@ -223,7 +223,7 @@ def fuse(problem: PaddedFusion, priorities: jax.Array) -> DeviceKernels:
 
 
 def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
-    """A round before its first turn; `inlined` `[N + 1]` marks the ops that are inlined so far."""
+    """Returns a round before its first turn; `inlined` `[N + 1]` marks the ops that are inlined so far."""
     n, t = inlined.shape[0] - 1, problem.read.shape[0] - 1
     empty = _gathered(problem, jnp.int32(n), jnp.full(problem.max_arguments, t, jnp.int32), jnp.int32(0))
     return _Round(
@@ -239,7 +239,7 @@ def _start(problem: PaddedFusion, inlined: jax.Array) -> _Round:
 
 
 def _one_round(problem: PaddedFusion, rank: jax.Array, inlined: jax.Array) -> _Round:
-    """Every op takes its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` has those so far."""
+    """Lets every op take its turn. `rank` `[N + 1]` ascends with priority; `inlined` `[N + 1]` is the state so far."""
 
     def step(state: _Round, now: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[_Round, None]:
         return _step(problem, rank, _written(problem, state), *now), None
@@ -267,7 +267,7 @@ def _written(problem: PaddedFusion, state: _Round) -> _Round:
 
 
 def _gathered(problem: PaddedFusion, op: jax.Array, arguments: jax.Array, count: jax.Array) -> _Gathered:
-    """An op that has taken nothing in: it reads `count` arguments `[A]`."""
+    """Returns the state of an op that has taken no other op in: it reads `count` arguments `[A]`."""
     n = problem.producer[-1]
     return _Gathered(
         members=jnp.where(jnp.arange(problem.max_ops, dtype=jnp.int32) == 0, op, n),
@@ -319,7 +319,7 @@ def _step(
 def _merged(
     problem: PaddedFusion, now: _Gathered, members: jax.Array, arguments: jax.Array, least: jax.Array
 ) -> _Gathered:
-    """The gathered state with further members and arguments."""
+    """Adds members and arguments to a gathered state."""
     n, t = problem.compute.shape[0] - 1, problem.read.shape[0] - 1
     members = jnp.where((members[:, None] == now.members[None]).any(1), n, members)
     arguments = jnp.where((arguments[:, None] == now.arguments[None]).any(1), t, arguments)

@@ -1,6 +1,6 @@
-"""Inlining by priorities, exact times of the kernels, and the computation graph whose ops are the kernels.
+"""Inlining by priorities, exact run times of the kernels, and the computation graph whose ops are the kernels.
 
-`graphrl.costs.fusion` defines all of them.
+The terms are defined in `graphrl.costs.fusion`.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from graphrl.graphs.roofline import runtime
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fusion:
-    """Kernels of a graph of n ops.
+    """Kernels of a graph of n ops, each identified by its root.
 
     Attributes:
-      problem: of the graph.
+      problem: the graph and its chip.
       inlined: `[n]` bool.
-      members: by root, the ops of its kernel, ascending.
-      arguments: by root, the tensors that its kernel reads: the root's own first, each in the order of its reader.
+      members: for each root, the ops of its kernel, ascending.
+      arguments: for each root, the tensors that its kernel reads: the root's own first, then in the order of readers.
     """
 
     problem: FusionProblem
@@ -34,7 +34,7 @@ class Fusion:
 
     @functools.cached_property
     def op_seconds(self) -> np.ndarray:
-        """Run time of each root's kernel, 0 for an inlined op: `[n]` float64."""
+        """Run time of each root's kernel in seconds, 0 for an inlined op: `[n]` float64."""
         seconds = np.zeros(self.problem.num_ops)
         for root, members in self.members.items():
             seconds[root] = kernel_seconds(self.problem, root, members, self.arguments[root])
@@ -42,12 +42,12 @@ class Fusion:
 
     @property
     def seconds(self) -> float:
-        """Total run time of all kernels."""
+        """Total run time of all kernels, in seconds."""
         return float(self.op_seconds.sum())
 
 
 def kernel_seconds(problem: FusionProblem, root: int, members: Iterable[int], arguments: Iterable[int]) -> float:
-    """Run time of a kernel with these members and arguments, seconds."""
+    """Returns the run time of a kernel with these members and arguments, in seconds."""
     members = list(members)
     if problem.renames[members].all():
         return 0.0
@@ -56,7 +56,7 @@ def kernel_seconds(problem: FusionProblem, root: int, members: Iterable[int], ar
 
 
 def fuse(problem: FusionProblem, priorities: ArrayLike) -> Fusion:
-    """Decides the fusion by priorities `[n]`, integers from 0.
+    """Decides which ops are inlined, by priorities `[n]`: integers from 0.
 
     Raises:
       PlanError: they are not n integers from 0.
@@ -74,7 +74,7 @@ def fuse(problem: FusionProblem, priorities: ArrayLike) -> Fusion:
 
 
 def fusion_of(problem: FusionProblem, inlined: ArrayLike) -> Fusion:
-    """The kernels if exactly the ops of `inlined` `[n]` are inlined.
+    """Builds the kernels if exactly the ops of `inlined` `[n]` are inlined.
 
     Raises:
       PlanError: one of them may not be inlined, or a kernel exceeds a limit.
@@ -100,7 +100,7 @@ def fusion_of(problem: FusionProblem, inlined: ArrayLike) -> Fusion:
 
 
 def _kernel(problem: FusionProblem, inlined: list[bool], root: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Members and arguments of a root's kernel."""
+    """Returns the members and the arguments of a root's kernel."""
     members, arguments, queue = {root}, dict[int, None](), [root]
     for op in queue:
         for tensor in problem.read(op).tolist():
@@ -114,7 +114,7 @@ def _kernel(problem: FusionProblem, inlined: list[bool], root: int) -> tuple[tup
 
 
 def _one_round(problem: FusionProblem, priority: np.ndarray, inlined: np.ndarray) -> bool:
-    """Every op takes its turn; ops that become kernels are no longer `inlined` `[n]`. Returns True if there are any."""
+    """Lets every op take its turn, and clears `inlined` `[n]` for ops that become kernels. Returns True if any do."""
     gathered: list[tuple[set[int], set[int]]] = [(set(), set())] * problem.num_ops  # members, arguments
     changed = False
     for op in problem.graph.arrays.topological.tolist():
@@ -148,7 +148,7 @@ class KernelGraph(ComputationGraph):
     fusion: Fusion = dataclasses.field(kw_only=True)
 
     def inlined(self, kernel: int) -> tuple[str, ...]:
-        """The names of the ops that a kernel computes in addition to its root."""
+        """Returns the names of the ops that a kernel computes in addition to its root."""
         root = int(self._roots[kernel])
         return tuple(self.fusion.problem.graph.ops[op].name for op in self.fusion.members[root] if op != root)
 
@@ -158,7 +158,7 @@ class KernelGraph(ComputationGraph):
 
 
 def fused_graph(fusion: Fusion) -> KernelGraph:
-    """The graph of a fusion's kernels.
+    """Builds the graph of a fusion's kernels.
 
     A kernel has its root's type, outputs, control predecessors and colocation, and the operations and workspaces of all
     members. Weights of an inlined op stay with the first kernel that computes it, so that their sum is the model's. An
@@ -195,7 +195,7 @@ def fused_graph(fusion: Fusion) -> KernelGraph:
 
 
 def _output(tensor: Tensor, arguments: set[str], inside: set[str], aliases: dict[str, str]) -> Tensor:
-    """A root's output as the kernel's. `inside` has the tensors that other members read, `aliases` all buffers."""
+    """Returns a root's output as its kernel's; `inside`: tensors that other members read, `aliases`: all aliases."""
     alias = tensor.alias
     while alias is not None and alias not in arguments:
         alias = aliases.get(alias)

@@ -20,7 +20,7 @@ from graphrl.graphs.padding import NEVER, READS, ROW_WIDTH, WAITS, PaddedGraph, 
 
 
 class Buffers(NamedTuple):
-    """Shares, by new numbers of tensors; shares that no longer exist have tensor t, like padding."""
+    """Tensors that share a buffer, by their new numbers; shares that no longer exist have tensor t, like padding."""
 
     owned_bytes: jax.Array  # [t] float32, by old number: bytes that its producer allocates
     tensor: jax.Array  # [s] int32
@@ -31,10 +31,10 @@ class Buffers(NamedTuple):
 def kernel_buffers(
     graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, is_written: jax.Array, new: jax.Array
 ) -> Buffers:
-    """The buffers of a graph's kernels.
+    """Finds the buffers that the outputs of a graph's kernels share.
 
     Args:
-      is_written: `[t]` bool, whether a root writes the tensor.
+      is_written: `[t]` bool, True if a root writes the tensor.
       new: `[t + 1]` int32, its number among the written tensors.
     """
     t = graph.sizes.tensors
@@ -74,27 +74,27 @@ def _is_lost(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, 
 
 
 class PaddedKernels(NamedTuple):
-    """The kernels of a graph, in the order of their roots."""
+    """The kernels of a graph as a padded graph, in the order of their roots."""
 
     graph: PaddedGraph
     root: jax.Array  # [n] int32, op of the graph of single ops; n for padding
     tensor: jax.Array  # [t] int32, tensor of the graph of single ops; t for padding
-    fits: jax.Array  # [] bool, whether all uses of kernels fit; if not, the graph lacks some of them
+    fits: jax.Array  # [] bool, True if all uses of kernels fit; if not, the graph lacks some of them
 
 
 class _Numbers(NamedTuple):
-    """Remaining ops and tensors, and their new numbers."""
+    """Ops and tensors that remain in the graph of kernels, and their new numbers."""
 
     is_root: jax.Array  # [n] bool
     op: jax.Array  # [n + 1] int32, the kernel of each root; n for others
-    is_written: jax.Array  # [t] bool, whether a root writes it
+    is_written: jax.Array  # [t] bool, True if a root writes it
     tensor: jax.Array  # [t + 1] int32, new number; t for others
     root: jax.Array  # [n] int32, as in `PaddedKernels`
     old_tensor: jax.Array  # [t] int32, as in `PaddedKernels`
 
 
 def kernel_sizes(sizes: Sizes, room: float = 2.0) -> Sizes:
-    """Padded sizes for the kernels of graphs of these sizes.
+    """Returns padded sizes for the kernels of graphs of these sizes.
 
     Args:
       room: factor by which uses may grow: each kernel that computes an inlined op reads the op's inputs.
@@ -105,11 +105,11 @@ def kernel_sizes(sizes: Sizes, room: float = 2.0) -> Sizes:
 
 
 def padded_kernels(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, to: Sizes) -> PaddedKernels:
-    """The kernels as a graph.
+    """Builds the padded graph of the kernels.
 
     Args:
-      graph: of single ops, padded to as many ops and tensors as `problem`.
-      problem: its fusion.
+      graph: graph of single ops, padded to the numbers of ops and tensors of `problem`.
+      problem: its fusion problem.
       kernels: the kernels of the fusion.
       to: sizes that differ from the graph's in uses and rows at most, with rows as `kernel_sizes` counts them. Static.
     """
@@ -175,7 +175,7 @@ def _numbers(graph: PaddedGraph, kernels: DeviceKernels) -> _Numbers:
 
 
 def _renumbered(remains: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """New numbers of the items of `[x]` that stay: `[x + 1]`, x for others; and each new one's old number: `[x]`."""
+    """Renumbers the items of `[x]` that remain: new numbers `[x + 1]` (x for others), and their old numbers `[x]`."""
     count = remains.shape[0]
     new = jnp.append(jnp.where(remains, jnp.cumsum(remains, dtype=jnp.int32) - 1, count), count)
     old = jnp.full(count, count, jnp.int32).at[new[:count]].set(jnp.arange(count, dtype=jnp.int32), mode="drop")
@@ -185,7 +185,7 @@ def _renumbered(remains: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _uses(
     graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels, numbers: _Numbers, room: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Uses of kernels: tensor and kernel `[room]` of each use, sorted, and their count."""
+    """Returns the uses of the kernels graph: tensor and kernel `[room]` of each use, sorted, and their count."""
     n, t = graph.sizes.ops, graph.sizes.tensors
     gathers = _gathers(problem)
     plain = take(jnp.append(~gathers, False), graph.use_op)
@@ -203,13 +203,13 @@ def _uses(
 
 
 def _workspace(graph: PaddedGraph, problem: PaddedFusion, kernels: DeviceKernels) -> jax.Array:
-    """Workspace of each root's kernel, over all members: `[n]`."""
+    """Returns the workspace of each root's kernel, summed over its members: `[n]`."""
     gathered = take(jnp.append(graph.workspace, 0.0), kernels.members).sum(1)
     return jnp.where(_gathers(problem), gathered, graph.workspace)
 
 
 def _weights(graph: PaddedGraph, kernels: DeviceKernels, is_root: jax.Array, gathers: jax.Array) -> jax.Array:
-    """Weights of each root, with those of the inlined ops that no earlier kernel computes: `[n]`."""
+    """Returns the weights of each root, with those of the inlined ops that no earlier kernel computes: `[n]`."""
     n = graph.sizes.ops
     roots = jnp.where(is_root & gathers, jnp.arange(n, dtype=jnp.int32), n)
     members = kernels.members.reshape(-1)
@@ -227,15 +227,15 @@ def _rows(
     controls: tuple[jax.Array, jax.Array],
     to: Sizes,
 ) -> dict[str, jax.Array]:
-    """The fields of a `PaddedGraph` that are its rows; ops and tensors in their new numbers.
+    """Returns the fields of a `PaddedGraph` that describe its rows, for ops and tensors in their new numbers.
 
     Args:
-      real: `[n]` bool, whether the op exists.
+      real: `[n]` bool, True if the op exists.
       producer: `[t]` int32.
-      num_tensors: `[]` int32, real ones.
+      num_tensors: `[]` int32, number of real tensors.
       slot_tensor: `[u]` int32.
       uses, controls: source and target of each edge, sorted; t or n for padding.
-      to: sizes.
+      to: padded sizes.
     """
     n, t, r, u = to.ops, to.tensors, to.rows, to.slots
     written = jnp.arange(t, dtype=jnp.int32) < num_tensors
@@ -282,18 +282,18 @@ def _rows(
 
 
 def _before(counts: jax.Array) -> jax.Array:
-    """Exclusive cumulative sum of the counts."""
+    """Returns the exclusive cumulative sum of the counts."""
     return jnp.cumsum(counts, dtype=jnp.int32) - counts
 
 
 def _last_started(first_row: jax.Array, rows: int) -> jax.Array:
-    """The last item that starts at or before each row, -1 for none: `[rows]` int32. `first_row` is ascending."""
+    """Returns the last item that starts at or before each row, else -1: `[rows]` int32. `first_row` is ascending."""
     begins = jnp.zeros(rows + 1, jnp.int32).at[first_row].add(1)[:rows]
     return jnp.cumsum(begins, dtype=jnp.int32) - 1
 
 
 def _places(first_row: jax.Array, source: jax.Array, counts: jax.Array) -> jax.Array:
-    """Positions of the edges of each source among the entries of its rows, which start at `first_row`.
+    """Returns the position of each edge among the entries of its source's rows, which start at `first_row`.
 
     Padding gets a position beyond all rows.
     """

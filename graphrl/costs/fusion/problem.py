@@ -1,4 +1,4 @@
-"""The fusion problem of a graph as arrays: the tensors each op reads, its operations, and whether it may be inlined.
+"""The fusion problem of a graph as arrays: the tensors each op reads, its FLOPs, and whether it may be inlined.
 
 Legality depends on an op's type: one table has the names of JAX's primitives, HLO and ONNX.
 """
@@ -26,9 +26,9 @@ _MOVES = """
 
 # Each output element comes from few input elements, or is moved.
 ELEMENTWISE = (LIGHT - _SEPARATE) | frozenset(_HLO_ARITHMETIC.split()) | frozenset(_MOVES.split())
-# Types that take inlined ops in.
+# Types of ops whose kernel may compute inlined ops.
 GATHERING = ELEMENTWISE | REDUCTIONS
-# Another name for the same bytes.
+# Types of ops that only give the same bytes another name.
 RENAMES = frozenset(
     str.split(
         """
@@ -41,7 +41,7 @@ RENAMES = frozenset(
 )  # a variable stores parameters
 
 
-MAX_OPS, MAX_ARGUMENTS = 64, 40  # of a kernel
+MAX_OPS, MAX_ARGUMENTS = 64, 40  # limits of a kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,20 +61,20 @@ class FusionProblem:
     tensor_bytes: np.ndarray  # [t + x] int64
     output_bytes: np.ndarray  # [n] int64, of all outputs
     flops: np.ndarray  # [n] float64, operations
-    renames: np.ndarray  # [n] bool, whether it only gives the same bytes another name
-    legal: np.ndarray  # [n] bool, whether it may be inlined
+    renames: np.ndarray  # [n] bool, True if the op only gives the same bytes another name
+    legal: np.ndarray  # [n] bool, True if the op may be inlined
 
     @property
     def num_ops(self) -> int:
-        """n."""
+        """Number n of ops."""
         return len(self.flops)
 
     def read(self, op: int) -> np.ndarray:
-        """The tensors that an op reads, each once."""
+        """Returns the tensors that an op reads, each once."""
         return self.read_tensor[self.read_start[op] : self.read_start[op + 1]]
 
     def names(self, ops: np.ndarray) -> tuple[str, ...]:
-        """Names of the ops where `ops` `[n]` is true."""
+        """Returns the names of the ops where `ops` `[n]` is true."""
         return tuple(self.graph.ops[op].name for op in np.flatnonzero(ops).tolist())
 
 
@@ -85,10 +85,10 @@ def fusion_problem(
     max_ops: int = MAX_OPS,
     max_arguments: int = MAX_ARGUMENTS,
 ) -> FusionProblem:
-    """The problem of a graph on a chip.
+    """Builds the fusion problem of a graph on a chip.
 
     Args:
-      max_ops, max_arguments: of a kernel, at least 1.
+      max_ops, max_arguments: largest numbers of ops and of arguments of a kernel, at least 1.
 
     Raises:
       GraphrlError: the chip is unknown.

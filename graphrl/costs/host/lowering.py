@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.compiled import announced
+from graphrl.compiled import announced, start_compile
 from graphrl.compiled.custom_call import works
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.host.call import costs_of_lanes
@@ -36,6 +36,21 @@ def is_compiled() -> bool:
     if setting not in ("auto", "jax"):
         raise GraphrlError(f"GRAPHRL_LOWERING is {setting!r}: must be auto or jax")
     return setting == "auto" and works()
+
+
+NAME = "costs"
+
+
+def prepare() -> None:
+    """Compiles the costs, or loads them from disk."""
+    with announced(costs_of_lanes, NAME):
+        costs_of_lanes.register()
+
+
+def prepare_in_background() -> None:
+    """Starts to compile the costs in another process, if they are not on disk and CPUs are used."""
+    if os.environ.get("GRAPHRL_LOWERING") != "jax" and jax.default_backend() == "cpu":
+        start_compile(costs_of_lanes, NAME, prepare)
 
 
 def host_costs(
@@ -89,8 +104,7 @@ def _call(
       flags: the settings of `arrays.py`.
       steps: c; 0 without orders.
     """
-    with announced(costs_of_lanes, "costs"):
-        costs_of_lanes.register()
+    prepare()
     n, g, p = decisions.placement.shape
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     call = jax.ffi.ffi_call(

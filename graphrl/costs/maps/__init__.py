@@ -17,9 +17,9 @@ ignored.
 
 The **compiler** makes any map valid. It visits steps in order and places their weights, then their outputs. They take
 the requested memory if it has room for them over their whole life, in addition to everything accepted before. Else they
-take the next larger one, down to memory 0, which must hold everything. The error of a map is the bytes that moved over
-all bytes; a map is valid exactly if nothing moves. The compiler's own map is its result when the map requests the
-fastest memory for everything.
+take the next larger memory with room, down to memory 0, which must hold everything. The error of a map is the bytes
+that moved over all bytes; a map is valid exactly if nothing moves. The compiler's own map is its result when the map
+requests the fastest memory for everything.
 
 **Room needs no table of steps.** Everything that was accepted before step i and is live later is already live at i, so
 its room in a memory never grows after i. So outputs have room for their whole life if they have room at step i, and

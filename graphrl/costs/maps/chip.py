@@ -19,7 +19,7 @@ from graphrl.graphs.readers.json import read_strict_json
 from graphrl.units import as_integers
 
 FORMAT, VERSION = "graphrl-chip", 1
-PAGE = 64  # bytes
+PAGE = 64  # default page size, bytes
 MAX_MEMORIES = 16
 # Within these limits the most FLOPs and bytes of a graph take seconds that float32 can hold, as the device twin needs.
 PEAKS, BANDWIDTHS = (1e-6, 1e30), (1e-15, 1e30)  # operations and bytes a second
@@ -31,7 +31,7 @@ class ChipMemory:
     """One memory of a chip.
 
     Attributes:
-      name: of the memory.
+      name: memory name.
       capacity: bytes, None for no limit.
       read, write: bandwidths, bytes per second, from 1e-15 to 1e30.
       setup: seconds that every tensor takes in addition to its bytes.
@@ -46,14 +46,14 @@ class ChipMemory:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryChip:
-    """A chip that runs one op after the other on tensors in a ladder of memories.
+    """A chip that runs one op after the other, on tensors in memories from large and slow to small and fast.
 
     Attributes:
-      name: of the chip.
-      peak: operations per second, two a multiply-add; from 1e-6 to 1e30.
+      name: chip name.
+      peak: operations per second, with a multiply-add as two; from 1e-6 to 1e30.
       memories: from the largest and slowest to the smallest and fastest; each at most as large as the one before.
       launch: seconds that every op takes in addition to its work; like all seconds, from 0 to 1e6.
-      page: bytes; memory is allocated in whole pages.
+      page: page size in bytes; memory is allocated in whole pages.
 
     Raises:
       ProblemError: a figure is out of range; one line that names it.
@@ -91,11 +91,11 @@ class MemoryChip:
         return tuple(memory.name for memory in self.memories)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the object that is written to its file."""
+        """Returns the chip as the JSON object of a chip file."""
         return {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file whole or not at all.
+        """Writes the chip file atomically: whole or not at all.
 
         Raises:
           GraphrlError: it cannot be written.
@@ -126,7 +126,7 @@ def _check_figure(where: str, key: str, value: float, limits: tuple[float, float
 
 
 def _shorten(value: object) -> str:
-    """A value as messages show it."""
+    """Formats a value for error messages, in at most 40 characters."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge integer"
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -150,14 +150,14 @@ NNP_I = MemoryChip(
     # ours: no public figure. The memories' set-up times too are ours: a DMA descriptor, and a cache's pipeline.
     launch=0.0,
 )
-"""An accelerator like Intel's NNP-I 1000. It is our model and no measurement: bandwidths are public and rise tenfold a
-memory, the usable capacities and set-up times are our choice, made so that capacity binds for batch 1."""
+"""An accelerator like Intel's NNP-I 1000. It is our model, not a measurement: bandwidths are public and rise tenfold
+from memory to memory; usable capacities and set-up times are our choice, made so that capacity binds for batch 1."""
 
 CHIPS = {chip.name: chip for chip in (NNP_I,)}
 
 
 def find_chip(chip: str | os.PathLike[str] | MemoryChip) -> MemoryChip:
-    """Finds a chip by its name in `CHIPS`, by the path of its file, or returns the given one.
+    """Returns the chip of a name in `CHIPS` or of a file's path; a `MemoryChip` is returned as it is.
 
     Raises:
       GraphrlError: the file cannot be read.
@@ -177,7 +177,7 @@ def find_chip(chip: str | os.PathLike[str] | MemoryChip) -> MemoryChip:
 
 
 def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
-    """The chip of a file.
+    """Reads a chip file.
 
     Raises:
       GraphrlError: the file cannot be read.
@@ -187,7 +187,7 @@ def read_chip(path: str | os.PathLike[str]) -> MemoryChip:
 
 
 def chip_from_dict(value: object) -> MemoryChip:
-    """The chip of an object of the file's shape.
+    """Builds a chip from the JSON object of a chip file.
 
     Raises:
       ProblemError: one line that names the first fault.
@@ -202,7 +202,7 @@ def chip_from_dict(value: object) -> MemoryChip:
 
 
 def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
-    """The fields of a chip or a memory in a file; they must have their types, and no others are allowed."""
+    """Returns the fields of a chip or a memory in a file; checks their types and that there are no others."""
     import msgspec
 
     try:
@@ -214,7 +214,7 @@ def _converted(value: object, kind: type, where: str) -> dict[str, Any]:
 
 @functools.cache
 def _file_type(kind: type) -> type:
-    """The type that msgspec checks: the fields of the dataclass, for a chip after those of the format."""
+    """Returns the type that msgspec checks: the fields of the dataclass, for a chip after those of the format."""
     import msgspec
 
     head = [("format", str), ("version", int)] if kind is MemoryChip else []

@@ -1,6 +1,6 @@
-"""Maps in pure JAX: problems as fixed-size arrays, the compiler of maps, and the costs of its maps.
+"""Memory maps in pure JAX: problems as fixed-size arrays, the compiler of maps, and the costs of its maps.
 
-Functions take many maps of one problem, maps minor; `jax.vmap` over a leading axis takes batches of problems.
+Functions take many maps of one problem, along the last axis; use `jax.vmap` over a leading axis for several problems.
 
 Letters used in shapes: N steps and R rows, padded; M memories; X groups of K = `READS` reads beyond the first K of each
 step; p maps; g problems in a batch.
@@ -27,8 +27,8 @@ from graphrl.costs.maps.problem import MapProblem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 
-READS = 3  # sources of most steps
-MAX_PAGES = 2**30  # of a memory: sums of two stay inside int32
+READS = 3  # most steps read from at most this number of source steps
+MAX_PAGES = 2**30  # limit of a memory's pages: sums of two stay inside int32
 # Bits of a memory's number: two numbers are packed into one, since each array that a scan writes costs time.
 _BITS = (MAX_MEMORIES - 1).bit_length()
 
@@ -43,7 +43,7 @@ class MapSizes:
 
     @property
     def ops(self) -> int:
-        """Ops, which equal steps."""
+        """Number of ops, which equals the number of steps."""
         return self.steps
 
     def covers(self, other: "MapSizes") -> bool:
@@ -61,21 +61,21 @@ class PaddedMapProblem:
     """
 
     num_steps: jax.Array  # [] int32, real steps
-    compiler_latency: jax.Array  # [] float32, seconds of the compiler's own map
+    compiler_latency: jax.Array  # [] float32, seconds that the compiler's own map takes
     launch: jax.Array  # [N] float32, seconds; 0 for padding
     compute: jax.Array  # [N] float32, seconds
-    input_seconds: jax.Array  # [N] float32, external inputs from memory 0
+    input_seconds: jax.Array  # [N] float32, to read external inputs from memory 0
     weight_seconds: jax.Array  # [N, M] float32
     output_seconds: jax.Array  # [N, M] float32
-    weight_share: jax.Array  # [N] float32, of all bytes
-    output_share: jax.Array  # [N] float32, of all bytes
+    weight_share: jax.Array  # [N] float32, bytes of the step's weights over all bytes
+    output_share: jax.Array  # [N] float32, bytes of the step's outputs over all bytes
     source: jax.Array  # [N + X, K] int32, steps whose outputs are read: the first K of each step, then the groups
     source_seconds: jax.Array  # [N + X, K, M] float32; 0 for padding
     more_reader: jax.Array  # [X] int32, the step of each group; 0 for padding
     capacity: jax.Array  # [M] int32, pages; that of memory 0 is meaningless
     step_row: jax.Array  # [N] int32, the first row of each step
     row_step: jax.Array  # [R] int32
-    row_first: jax.Array  # [R] bool, whether it is the first of its step
+    row_first: jax.Array  # [R] bool, True for the first row of a step
     row_freed: jax.Array  # [R] int32, the step whose frees it applies: its own if it is the first, else N + 1 for none
     row_weight: jax.Array  # [R] int32, pages of the step's weights; 0 where it is not the first
     row_outputs: jax.Array  # [R] int32, pages of all outputs of the step
@@ -89,18 +89,18 @@ class PaddedMapProblem:
 
     @property
     def memories(self) -> int:
-        """M."""
+        """Number M of memories."""
         return self.capacity.shape[-1]
 
 
 def common_sizes(problems: Sequence[MapProblem]) -> MapSizes:
-    """The bucketed sizes that fit all problems."""
+    """Returns the bucketed sizes that fit all problems."""
     each = [_sizes(problem) for problem in problems]
     return MapSizes(*(bucket(max(column)) for column in zip(*map(dataclasses.astuple, each), strict=True)))
 
 
 def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
-    """A problem as fixed-size arrays.
+    """Converts a problem to fixed-size arrays.
 
     Args:
       to: sizes to pad to; by default the problem's own bucket.
@@ -127,7 +127,7 @@ def pad(problem: MapProblem, to: MapSizes | None = None) -> PaddedMapProblem:
 
 
 def pad_batch(problems: Sequence[MapProblem], to: MapSizes | None = None) -> PaddedMapProblem:
-    """A batch of problems with equally many memories, padded to common sizes, stacked along a new leading axis g."""
+    """Pads problems with equally many memories to common sizes, and stacks them along a new leading axis g."""
     to = common_sizes(problems) if to is None else to
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(pad(problem, to) for problem in problems))
 
@@ -148,7 +148,7 @@ def _check_pages(problem: MapProblem) -> None:
 
 
 def _dates(problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:
-    """The step and the date of every row (its own step for steps without outputs), `[R]` int64 each."""
+    """Returns the step and the date of every row (its own step for steps without outputs): two `[R]` int64."""
     n = problem.steps
     bare = np.flatnonzero(~problem.has_outputs)
     pairs = np.unique(np.concatenate([problem.writer, bare]) * n + np.concatenate([problem.last, bare]))
@@ -191,12 +191,12 @@ def _reads(problem: MapProblem, to: MapSizes) -> dict[str, np.ndarray]:
 
 
 class DeviceMapCosts(NamedTuple):
-    """Valid maps and their costs."""
+    """Valid maps and their costs, for p maps."""
 
-    weights: jax.Array  # [N, p] int32, the memory of each step's weights, as the compiler gives it
-    outputs: jax.Array  # [N, p] int32, of its outputs
+    weights: jax.Array  # [N, p] int32, the memory that the compiler gives each step's weights
+    outputs: jax.Array  # [N, p] int32, the memory that it gives each step's outputs
     latency: jax.Array  # [p] float32, seconds
-    valid: jax.Array  # [p] bool, whether the compiler moved nothing
+    valid: jax.Array  # [p] bool, True if the compiler moved nothing
     error: jax.Array  # [p] float32, moved bytes over all bytes
 
 
@@ -223,19 +223,19 @@ def evaluate(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) 
 
 
 def reward(problem: PaddedMapProblem, costs: DeviceMapCosts, *, squared: bool = True) -> jax.Array:
-    """The same as `MapCosts.reward`: `[p]` float32."""
+    """Returns the reward of each map, as `MapCosts.reward` defines it: `[p]` float32."""
     speedup = jnp.where(costs.latency > 0, problem.compiler_latency / costs.latency, 1.0)
     return jnp.where(costs.valid, speedup**2 if squared else speedup, -costs.error)
 
 
 def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The compiler: the memories `[N, p]` int32 that weights and outputs get."""
+    """Runs the compiler: returns the memories `[N, p]` int32 that weights and outputs get."""
     n, p = weights.shape
     small = problem.memories - 1
     level = jnp.arange(1, small + 1, dtype=jnp.int32)[:, None]  # memories whose room counts
 
     def highest(requested: jax.Array, pages: jax.Array, room: jax.Array) -> jax.Array:
-        """The fastest memory, from the requested one down, that has room for the pages."""
+        """Returns the fastest memory, from the requested one down, that has room for the pages."""
         return jnp.where((level <= requested[None]) & (pages <= room), level, 0).max(0, initial=0)
 
     def step(carry: tuple, row: tuple) -> tuple[tuple, jax.Array]:
@@ -269,7 +269,7 @@ def place(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> 
 
 
 def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -> jax.Array:
-    """The latency of valid maps: `[p]` float32, seconds."""
+    """Computes the latency of valid maps: `[p]` float32, seconds."""
     n = len(problem.launch)
     sources = [take(outputs, problem.source[:, k]) for k in range(READS)]
     seconds = problem.compute[:, None]
@@ -291,7 +291,7 @@ def latency(problem: PaddedMapProblem, weights: jax.Array, outputs: jax.Array) -
 
 
 def _total(values: jax.Array) -> jax.Array:
-    """Pairwise sums over the first axis.
+    """Sums over the first axis, pairwise.
 
     The error grows with the logarithm of the count, and zeros at the end, as in padding, change no bit.
     """

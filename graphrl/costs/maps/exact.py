@@ -16,8 +16,8 @@ from graphrl.errors import PlanError
 class MapCosts:
     """A valid map and its costs."""
 
-    weights: np.ndarray  # [n] int64, the memory of each step's weights, as the compiler gives it
-    outputs: np.ndarray  # [n] int64, of its outputs
+    weights: np.ndarray  # [n] int64, the memory that the compiler gives each step's weights
+    outputs: np.ndarray  # [n] int64, the memory that it gives each step's outputs
     latency: float  # seconds
     step_seconds: np.ndarray  # [n] float64
     memory_seconds: np.ndarray  # [n, M] float64, T_m
@@ -31,7 +31,7 @@ class MapCosts:
         return self.moved_bytes == 0
 
     def reward(self, compiler_latency: float, *, squared: bool = True) -> float:
-        """Reward of EGRL's algorithm 1: minus the error of an invalid map, else its speedup.
+        """Returns the reward of EGRL's algorithm 1: minus the error of an invalid map, else its speedup.
 
         The speedup is over the compiler's own map, and squared by default, as in the published code.
         """
@@ -48,7 +48,7 @@ def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> Map
       weights, outputs: `[n]` requested memories, by step.
 
     Raises:
-      PlanError: they are no memories of the chip, or their number is not that of the steps.
+      PlanError: one is not a memory of the chip, or their number is not the number of steps.
     """
     requested = [_checked(problem, name, part) for name, part in (("weights", weights), ("outputs", outputs))]
     (assigned_weights, assigned_outputs), occupied = _placed(problem, *requested)
@@ -69,13 +69,13 @@ def evaluate(problem: MapProblem, weights: ArrayLike, outputs: ArrayLike) -> Map
 
 
 def all_in(problem: MapProblem, memory: int) -> MapCosts:
-    """The compiled map that requests one memory for everything, and its costs."""
+    """Compiles the map that requests one memory for everything, and returns its costs."""
     same = np.full(problem.steps, memory)
     return evaluate(problem, same, same)
 
 
 def compiler(problem: MapProblem) -> MapCosts:
-    """The compiler's own map: the fastest memory for everything, in the order of steps."""
+    """Returns the costs of the compiler's own map: the fastest memory for everything, in the order of steps."""
     return all_in(problem, problem.memories - 1)
 
 
@@ -90,9 +90,9 @@ def _checked(problem: MapProblem, name: str, memories: ArrayLike) -> np.ndarray:
 
 
 def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tuple[tuple, np.ndarray]:
-    """The compiler: the memories `[n]` that weights and outputs get, and the occupied pages `[M, n]` in each step."""
-    output_pages = np.zeros((problem.memories, problem.steps), np.int64)  # of outputs
-    peak_pages, resident = np.zeros((2, problem.memories), np.int64)  # of that over the steps, and of weights
+    """Runs the compiler: memories `[n]` that weights and outputs get, and occupied pages `[M, n]` in each step."""
+    output_pages = np.zeros((problem.memories, problem.steps), np.int64)  # pages of live outputs
+    peak_pages, resident = np.zeros((2, problem.memories), np.int64)  # largest of those so far, and pages of weights
     weights, outputs, capacity = weights.copy(), outputs.copy(), problem.capacity
     first = np.searchsorted(problem.writer, np.arange(problem.steps + 1))
     for step in range(problem.steps):
@@ -116,7 +116,7 @@ def _placed(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> tu
 
 
 def _memory_seconds(problem: MapProblem, weights: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """T_m of every step and memory: `[n, M]` float64."""
+    """Computes T_m (see `graphrl.costs.maps`) of every step and memory: `[n, M]` float64."""
     steps = np.arange(problem.steps)
     seconds = np.zeros((problem.steps, problem.memories))
     seconds[:, 0] = problem.input_seconds

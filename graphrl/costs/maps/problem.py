@@ -24,11 +24,11 @@ class MapProblem:
 
     graph: ComputationGraph
     chip: MemoryChip
-    order: np.ndarray  # [n] int64, the op of each step
+    order: np.ndarray  # [n] int64, the op of each step: steps are places in this order
     compute: np.ndarray  # [n] float64, seconds of operations, launch left out
     weight_bytes: np.ndarray  # [n] int64
     weight_seconds: np.ndarray  # [n, M] float64, to read the weights from each memory; 0 without weights
-    output_bytes: np.ndarray  # [n] int64, of all outputs
+    output_bytes: np.ndarray  # [n] int64, of all outputs of each step
     output_seconds: np.ndarray  # [n, M] float64, to write them to each memory
     input_seconds: np.ndarray  # [n] float64, to read external inputs from memory 0
     read_step: np.ndarray  # [e] int64, the reader, ascending
@@ -42,17 +42,17 @@ class MapProblem:
 
     @property
     def steps(self) -> int:
-        """n."""
+        """Number n of steps."""
         return len(self.order)
 
     @property
     def memories(self) -> int:
-        """M."""
+        """Number M of memories."""
         return len(self.capacity)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all weights and outputs."""
+        """Total bytes of all weights and outputs."""
         return int(self.weight_bytes.sum() + self.output_bytes.sum())
 
     @property
@@ -67,7 +67,7 @@ class MapProblem:
 
 
 def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | None = None) -> MapProblem:
-    """The problem of a graph on a chip.
+    """Builds the problem of a graph on a chip.
 
     Args:
       order: `[n]` ops as they run; by default the graph's topological order.
@@ -115,7 +115,7 @@ def map_problem(graph: ComputationGraph, chip: MemoryChip, order: ArrayLike | No
 
 
 def live_pages(problem: MapProblem, of: np.ndarray) -> np.ndarray:
-    """The pages of outputs that are live in each step, over those where `of` `[t]` is true: `[n]` int64."""
+    """Returns the pages of the outputs selected by `of` `[t]` bool that are live in each step: `[n]` int64."""
     change = np.zeros(problem.steps + 1, np.int64)
     np.add.at(change, problem.writer[of], problem.tensor_pages[of])
     np.add.at(change, problem.last[of] + 1, -problem.tensor_pages[of])
@@ -139,7 +139,7 @@ def _checked_order(graph: ComputationGraph, order: ArrayLike) -> np.ndarray:
 
 
 def _roots(a: GraphArrays) -> np.ndarray:
-    """The tensor whose buffer each one is, EXTERNAL for an external input's: `[t]` int64."""
+    """Returns the tensor that owns each tensor's buffer, EXTERNAL for an external input's: `[t]` int64."""
     root = np.where(a.alias == NONE, np.arange(a.num_tensors), a.alias)
     for tensor in np.argsort(a.rank[a.producer], kind="stable"):  # aliased tensors come first
         if root[tensor] >= 0:
@@ -148,14 +148,14 @@ def _roots(a: GraphArrays) -> np.ndarray:
 
 
 class _Reads(NamedTuple):
-    """Reads of steps: e pairs of a reader and a source, by reader, and external tensors of n steps."""
+    """Tensors that steps read: e pairs of a reader and a source step, sorted, and external tensors of n steps."""
 
     reader: np.ndarray  # [e] int64
     source: np.ndarray  # [e] int64
-    tensors: np.ndarray  # [e] int64, number of tensors
-    bytes: np.ndarray  # [e] int64
-    outside_count: np.ndarray  # [n] int64, external tensors
-    outside_bytes: np.ndarray  # [n] int64
+    tensors: np.ndarray  # [e] int64, number of tensors read
+    bytes: np.ndarray  # [e] int64, bytes read
+    outside_count: np.ndarray  # [n] int64, number of external tensors read
+    outside_bytes: np.ndarray  # [n] int64, their bytes
 
 
 def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> _Reads:
@@ -176,7 +176,7 @@ def _reads(graph: ComputationGraph, root: np.ndarray, step: np.ndarray) -> _Read
 
 
 def _last_steps(a: GraphArrays, root: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """The last step that each tensor is live in, for those that are their own root: `[t]` int64."""
+    """Returns the last step in which each tensor is live, for tensors that own their buffer: `[t]` int64."""
     last = step[a.producer].astype(np.int64)
     buffer = root[a.use_tensor]
     np.maximum.at(last, buffer[buffer >= 0], step[a.use_op][buffer >= 0])
@@ -186,14 +186,14 @@ def _last_steps(a: GraphArrays, root: np.ndarray, step: np.ndarray) -> np.ndarra
 
 
 def _sums(index: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Integer sums of values by index: `[size]` int64 (`np.bincount` would round them)."""
+    """Sums integer values by index: `[size]` int64 (`np.bincount` would round them)."""
     sums = np.zeros(size, np.int64)
     np.add.at(sums, index, values)
     return sums
 
 
 def _seconds(count: np.ndarray, size: np.ndarray, setup: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """Seconds to read tensors from, or write them to, each memory: `[..., M]` float64."""
+    """Returns the seconds to read tensors from, or write them to, each memory: `[..., M]` float64."""
     return count[:, None] * setup + size[:, None] / bandwidth
 
 

@@ -1,6 +1,6 @@
-"""Adapters of environments to other libraries, for one problem instance: gymnax, jumanji, stoa and gymnasium.
+"""Adapters that convert an environment with one problem instance to gymnax, jumanji, stoa and gymnasium.
 
-The libraries are imported on use and are optional. Their differences:
+The libraries are optional and imported on use. Their environments differ:
 
 | | instance | key of a step | end of an episode | after it |
 |---|---|---|---|---|

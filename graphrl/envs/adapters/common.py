@@ -32,7 +32,7 @@ def as_dictionaries(value: Any) -> Any:
 
 
 def fields(value: Any) -> dict[str, Any] | None:
-    """The parts of a named tuple or a dictionary by name; None for other values."""
+    """Returns the parts of a named tuple or a dictionary by name; None for other values."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return dict(value._asdict())
     return value if isinstance(value, dict) else None
@@ -49,14 +49,14 @@ def map_spec(
 
 
 def bounds(spec: ArraySpec) -> tuple[float, float]:
-    """The smallest and the largest value, infinite if unbounded."""
+    """Returns the smallest and the largest value of an element, infinite if unbounded."""
     if spec.dtype == np.bool_:
         return 0, 1
     return (-np.inf if spec.minimum is None else spec.minimum), (np.inf if spec.maximum is None else spec.maximum)
 
 
 def choices(spec: ArraySpec) -> np.ndarray | None:
-    """Number of values of each element of an index array, `[*shape]` int32; None for other arrays."""
+    """Returns how many values each element of an index array can take, `[*shape]` int32; None for other arrays."""
     if not np.issubdtype(spec.dtype, np.integer) or spec.minimum != 0 or spec.maximum is None:
         return None
     return np.full(spec.shape, spec.num_values, np.int32)
@@ -71,7 +71,7 @@ class Kinds(NamedTuple):
     bounded: Any
 
     def describe(self, name: str, spec: ArraySpec) -> Any:
-        """Describes the array with the most specific class."""
+        """Describes an array with the most specific class that fits its specification."""
         values = choices(spec)
         if values is not None and spec.shape:
             return self.indices(values, spec.dtype, name)

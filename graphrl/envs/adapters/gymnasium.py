@@ -1,4 +1,4 @@
-"""Adapter to gymnasium."""
+"""Converts environments to gymnasium's interface."""
 
 import copy
 from typing import Any
@@ -12,7 +12,7 @@ from graphrl.envs.specs import ArraySpec, SpecError, validate
 
 
 def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """Converts to a gymnasium environment: NumPy in, NumPy out, one episode at a time.
+    """Converts an environment with one instance to a gymnasium environment: NumPy in, NumPy out, one episode at a time.
 
     It can be pickled and copied at any time: the copy continues independently from the same state and shares the
     compiled functions. Before the first `reset` and after the end of an episode, `step` raises gymnasium's

@@ -1,4 +1,4 @@
-"""Adapters to gymnax and from gymnax; the latter lets learners here run on gymnax's environments."""
+"""Adapters to gymnax, and from gymnax, so that graphrl's learners can run on gymnax's environments."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ class _TruncationState(NamedTuple):
 
 
 def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """Converts to a gymnax 1.0 environment: `reset(key, params)` and `step(key, state, action, params)`, which resets
-    itself.
+    """Converts to a gymnax 1.0 environment: `reset(key, params)`, and `step(key, state, action, params)`, which resets
+    automatically. The instance `params` is its default.
 
     Observations stay named tuples, so that their space is a `Tuple` whose `spaces` have the same names. gymnax's
     wrappers for gymnasium can run it, and its values are in the declared spaces. gymnasium's `check_env` rejects those
@@ -82,13 +82,13 @@ class _Spaces:
         self.module = module
 
         class Whole(module.Box):  # type: ignore[name-defined]
-            """Integers or flags: gymnax's own box never samples its upper bound."""
+            """Space of integers or flags. It replaces gymnax's box, which never samples its upper bound."""
 
             def sample(self, key: jax.Array) -> jax.Array:
                 return jax.random.randint(key, self.shape, self.low, self.high + 1, jnp.int32).astype(self.dtype)
 
         class Nothing(module.Box):  # type: ignore[name-defined]
-            """The value None, which gymnasium takes for a flag."""
+            """Space whose only value is None; described to gymnasium as a flag."""
 
             def sample(self, key: jax.Array) -> None:
                 return None
@@ -97,7 +97,7 @@ class _Spaces:
                 return jnp.asarray(x is None)
 
         class Named(module.Tuple):  # type: ignore[name-defined]
-            """Named tuples; `spaces` is a named tuple too."""
+            """Space of named tuples; its `spaces` are a named tuple too."""
 
             def sample(self, key: jax.Array) -> Any:
                 return type(self.spaces)(*super().sample(key))
@@ -105,7 +105,7 @@ class _Spaces:
         self._whole, self._nothing, self._named = Whole, Nothing(0, 1, (), np.bool_), Named
 
     def of(self, spec: Any) -> Any:
-        """The space of a specification."""
+        """Returns the gymnax space of a specification."""
         if spec is None:
             return self._nothing
         if isinstance(spec, dict):
@@ -118,7 +118,7 @@ class _Spaces:
 
 
 def _one(spec: Any) -> ArraySpec:
-    """The specification of an action that is one array.
+    """Returns the specification of an action if it is a single array.
 
     Raises:
       GraphrlError: the action has several arrays.

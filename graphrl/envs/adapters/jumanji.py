@@ -1,4 +1,4 @@
-"""Adapter to jumanji."""
+"""Converts environments to jumanji's interface."""
 
 import collections
 import functools
@@ -21,7 +21,7 @@ class _KeyedState(NamedTuple):
 
 
 def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
-    """Converts to a jumanji environment: `reset(key)` and `step(state, action)`.
+    """Converts an environment with one instance to a jumanji environment: `reset(key)` and `step(state, action)`.
 
     Raises:
       GraphrlError: jumanji is not installed.
@@ -83,5 +83,5 @@ def _without_none(value: Any) -> Any:
 
 @functools.cache
 def _named(name: str, names: tuple[str, ...]) -> Any:
-    """A named-tuple class, cached by name and fields, because JAX compares classes by identity."""
+    """Creates a named-tuple class, cached by name and fields, because JAX compares classes by identity."""
     return collections.namedtuple(name, names)

@@ -1,4 +1,4 @@
-"""Adapter to stoa."""
+"""Converts environments to stoa's interface."""
 
 from typing import Any, NamedTuple
 

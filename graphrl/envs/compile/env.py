@@ -18,13 +18,13 @@ from graphrl.errors import ProblemError
 class State(NamedTuple):
     """State of one episode."""
 
-    chosen: Choices
-    step: jax.Array  # [] int32
+    chosen: Choices  # the last choices
+    step: jax.Array  # [] int32, number of environment steps so far
 
 
 @dataclasses.dataclass(frozen=True)
 class CompileEnv:
-    """`Compile-v0`: choose device, priority and fusion of all ops in one step, for a short run time (GO, 3 and 5).
+    """`Compile-v0`: choose device, priority and fusion of all ops in one step, for a low run time (GO, sections 3, 5).
 
     The run time is the makespan. For pipelined execution of many samples (instances of the objective `max_load`) it is
     the largest load of a device, and placement is the only decision.

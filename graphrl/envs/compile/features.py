@@ -1,4 +1,4 @@
-"""Features of a plan's simulated run, for a policy that improves plans: of a schedule, and of a pipelined execution.
+"""Computes features of a plan's simulated run, for a policy that improves plans: schedules and pipelined executions.
 
 `schedule_features` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times.
 They show the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter.
@@ -20,15 +20,17 @@ import numpy as np
 
 from graphrl.compiled import late_entry
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
+from graphrl.costs.host.lowering import is_compiled
 from graphrl.costs.problem import CPU
+from graphrl.envs.compile.backwards import compiled_backwards
 from graphrl.envs.compile.generator import CompileParams
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 
-OP_TIMES, DEVICE_TIMES = 11, 8
-MARGINS = (0.0, 0.01, 0.05, 0.2)  # windows around an op for the devices' busy shares, as parts of the makespan
+OP_TIMES, DEVICE_TIMES = 11, 8  # number of features per op, and per pair of op and device
+MARGINS = (0.0, 0.01, 0.05, 0.2)  # windows around an op for the devices' busy shares, as shares of the makespan
 SHARP = 20.0  # a slack of 1/20 of the makespan maps to 1/e, and no slack to 1
-SHORTEST = 1e-6  # part of the makespan: for shorter times float32 is too coarse to compute a busy share
+SHORTEST = 1e-6  # share of the makespan: for shorter times float32 is too coarse to compute a busy share
 
 
 class PlanFeatures(NamedTuple):
@@ -38,14 +40,14 @@ class PlanFeatures(NamedTuple):
     - its start, its end, and its run time;
     - the idle time of its device before and after it, and how long its inputs waited for it;
     - how long its result waits for a reader or for the next op on its device, whichever comes first;
-    - its slack with free transfers: with the current order on devices, and with one device per op; and both once more
-      as exp(-SHARP slack), which resolves small ones.
+    - its slack, by which it could end later at the same makespan if transfers took no time: with the current order on
+      devices, and with one device per op; and both as exp(-SHARP slack), which resolves small ones.
 
     devices: `[n, d, DEVICE_TIMES]` float32, for each op and device
     - the end of its last input there, relative to the op's start, and the start of its first reader there, relative to
-      its end (0 and the makespan as absolute times without any there);
-    - the share of the time in which the device runs ops: around the op, for each of `MARGINS`; from when the op could
-      start to when it must end; and of the whole run.
+      its end (times 0 and the makespan if there are no inputs or readers);
+    - the share of time in which the device runs ops: around the op, for each of `MARGINS`; from when the op could start
+      to when it must end; and in the whole run.
     """
 
     ops: jax.Array
@@ -53,7 +55,7 @@ class PlanFeatures(NamedTuple):
 
 
 class _Ops(NamedTuple):
-    """Times of each op: `[n]` each; times are parts of the makespan, padding starts and ends at 1."""
+    """Times of each op, `[n]` each, as shares of the makespan; padding starts and ends at 1."""
 
     real: jax.Array  # bool
     device: jax.Array  # int32
@@ -67,14 +69,14 @@ class _Ops(NamedTuple):
 def schedule_features(
     graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int
 ) -> PlanFeatures:
-    """Features of a schedule.
+    """Computes the features of a schedule.
 
     Args:
       graph: the graph that ran.
-      placement: `[n]` int32, devices.
+      placement: `[n]` int32, device of each op.
       place: `[n]` int32, position of each op in the order.
-      end: `[n]` float32, second units.
-      devices: d.
+      end: `[n]` float32, end of each op in second units.
+      devices: number of devices, d.
     """
     n, real = len(end), jnp.arange(len(end), dtype=jnp.int32) < graph.num_ops
     scale = 1 / jnp.maximum(jnp.where(real, end, 0).max(), 1e-30)
@@ -104,7 +106,7 @@ def schedule_features(
 
 
 def _edges(graph: PaddedGraph) -> tuple[jax.Array, jax.Array]:
-    """The ops that edges lead from and to, `[e + f]` int32 each; n for padding."""
+    """Returns the ops that edges lead from and to, `[e + f]` int32 each; n for padding."""
     n, source = graph.runtime.shape[0], _at(graph.producer, graph.use_tensor, graph.runtime.shape[0])
     source = jnp.append(source, graph.control_source)
     target = jnp.append(graph.use_op, graph.control_target)
@@ -112,12 +114,12 @@ def _edges(graph: PaddedGraph) -> tuple[jax.Array, jax.Array]:
 
 
 def _at(values: jax.Array, index: jax.Array, otherwise: int) -> jax.Array:
-    """`values[index]`, or `otherwise` if the index is out of range."""
+    """Returns `values[index]`, or `otherwise` if the index is out of range."""
     return values.at[index].get(mode="fill", fill_value=otherwise)
 
 
 def _neighbours(ops: _Ops) -> tuple[jax.Array, jax.Array]:
-    """The previous and the next op on the device of each op, `[n]` int32 each; n if there is no such op, and for
+    """Finds the previous and the next op on the device of each op, `[n]` int32 each; n if there is no such op, and for
     padding.
     """
     n = len(ops.place)
@@ -131,9 +133,22 @@ def _neighbours(ops: _Ops) -> tuple[jax.Array, jax.Array]:
 
 
 def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Latest end of each op with free transfers and the current order on devices; and the longest path of run times
-    after it: `[n]` float32 each.
+    """Computes for each op the latest end that keeps the makespan, if transfers take no time and devices keep their
+    order, and the longest path of run times after the op: `[n]` float32 each.
     """
+    if is_compiled():
+        place = jnp.where(ops.real, ops.place, len(after))
+        return jax.lax.platform_dependent(
+            cpu=lambda: compiled_backwards(ops.runtime, place, after, source, target),
+            default=lambda: _scanned_backwards(ops, source, target, after),
+        )
+    return _scanned_backwards(ops, source, target, after)
+
+
+def _scanned_backwards(
+    ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Computes the same in pure JAX, by a loop over edges."""
     n = len(after)
     # an op's predecessors are visited after all of its successors
     source, target = (jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after)))
@@ -152,7 +167,7 @@ def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array
 
 
 def _busy(ops: _Ops, begins: jax.Array, ends: jax.Array, devices: int) -> jax.Array:
-    """The shares `[k, n, d]` of the times from `begins` to `ends` `[k, n]` in which devices run ops."""
+    """Computes the shares `[k, n, d]` of the times from `begins` to `ends` `[k, n]` in which devices run ops."""
     by_start = jnp.argsort(ops.start + (~ops.real).astype(jnp.float32))
     starts = jnp.where(ops.real, ops.start, 2)[by_start]
     on = jax.nn.one_hot(jnp.where(ops.real, ops.device, devices), devices)[by_start]
@@ -170,13 +185,13 @@ def _busy(ops: _Ops, begins: jax.Array, ends: jax.Array, devices: int) -> jax.Ar
     return jnp.where(width > SHORTEST, jnp.clip(shares, 0, 1), 0)
 
 
-OP_LOADS, DEVICE_LOADS = 8, 8
+OP_LOADS, DEVICE_LOADS = 8, 8  # number of features per op, and per pair of op and device
 ORDER = 8  # order of the norm of all loads, which distinguishes plans with the same largest load
-FULL = 2.0  # upper limit of filled memory, in memory limits
+FULL = 2.0  # feature values for filled memory are clipped at this multiple of the memory limit
 
 
 class LoadFeatures(NamedTuple):
-    """Results of one plan, run for many samples."""
+    """Result of running one plan for many samples in a pipeline."""
 
     largest: jax.Array  # [] float32, second units of the pipeline
     valid: jax.Array  # [] bool, every accelerator stays within the memory limit
@@ -185,9 +200,9 @@ class LoadFeatures(NamedTuple):
 
 @jax.jit  # one program also if the environment is not jitted
 def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeatures:
-    """Features for a placement `[n]` int32 that keeps groups together, with each on a device that can run it.
+    """Computes features of a placement `[n]` int32 that keeps groups together, each on a device that can run it.
 
-    The plan from the view of each op, which moves together with its group; rows of padding are arbitrary:
+    An op moves together with its group; rows of padding are arbitrary:
 
     ops: `[n, OP_LOADS]` float32, for each op
     - the load of its device, its closeness to the largest load, exp(-SHARP difference), and the largest load of the
@@ -230,35 +245,35 @@ def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeature
 
 
 def no_features(params: CompileParams) -> PlanFeatures:
-    """Features before any run: zeros."""
+    """Returns the features before any run: zeros."""
     pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
     of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
     return PlanFeatures(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
 
 
 def _largest_of_others(load: jax.Array) -> jax.Array:
-    """For pairs of devices the largest load of all others, 0 if there are no others: `[d, d]`."""
+    """Computes for each pair of devices the largest load of all others, 0 if there are no others: `[d, d]`."""
     device = jnp.arange(len(load), dtype=jnp.int32)
     one, two, other = device[:, None, None], device[None, :, None], device[None, None]
     return jnp.where((other != one) & (other != two), load[None, None], 0.0).max(-1)
 
 
 def _root(powers: jax.Array) -> jax.Array:
-    """Root of sums of powers of order `ORDER`, at least 0 after subtractions."""
+    """Computes the root of order `ORDER` of sums of powers, which rounding may have made negative: then 0."""
     return jnp.maximum(powers, 0.0) ** (1 / ORDER)
 
 
 def schedule_features_on_host(
     graph: ComputationGraph, placement: np.ndarray, place: np.ndarray, end: np.ndarray, devices: int, to: int
 ) -> PlanFeatures:
-    """See `PlanFeatures`.
+    """Computes the same as `schedule_features`, in NumPy.
 
     Args:
-      placement: `[n]` int64, devices.
+      placement: `[n]` int64, device of each op.
       place: `[n]` int64, position of each op in the order.
-      end: `[n]` float64, seconds.
-      devices: d.
-      to: number of rows, including padding.
+      end: `[n]` float64, end of each op in seconds.
+      devices: number of devices, d.
+      to: number of rows in the result, including padding.
     """
     n, makespan = len(end), max(float(end.max()), 1e-30)
     end, runtime = end / makespan, graph.arrays.runtime / makespan
@@ -292,7 +307,7 @@ def _padded(features: list[np.ndarray], to: int) -> Any:
 
 
 def _host_neighbours(placement: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The previous and the next op on the device of each op, n if there is no such op: `[n]` int64 each."""
+    """Finds the previous and the next op on the device of each op, n if there is no such op: `[n]` int64 each."""
     n = len(order)
     by_device = order[np.argsort(placement[order], kind="stable")]
     same = placement[by_device[1:]] == placement[by_device[:-1]]
@@ -311,7 +326,7 @@ def _host_busy(
     spans: list[tuple[np.ndarray, np.ndarray]],
     devices: int,
 ) -> list[np.ndarray]:
-    """For each span of time, `[n]` begins and ends, the shares `[n, d]` in which devices run ops."""
+    """Computes for each span, `[n]` begins and ends, the shares `[n, d]` of time in which devices run ops."""
     spans = [(np.clip(begins, 0, 1), np.clip(ends, 0, 1)) for begins, ends in spans]
     shares = [np.zeros((len(start), devices)) for _ in spans]
     for device in range(devices):
@@ -358,12 +373,12 @@ def _latest_ends(
     latest: np.ndarray,
     tail: np.ndarray,
 ) -> None:
-    """Writes the latest end of each op, `latest` (initially 1), and the longest path after it, `tail` (initially 0).
+    """Computes in place each op's latest end, `latest` (initially 1), and the longest path after it, `tail` (0).
 
     Args:
-      order: `[n]` ops.
+      order: `[n]`, the ops in their order.
       begins: `[n + 1]`, offsets of each op's readers in `target`.
-      following: `[n]` the next op on the device, n after the last.
+      following: `[n]`, the next op on each op's device, n after the last.
     """
     for place in range(len(order) - 1, -1, -1):
         op = order[place]

@@ -30,16 +30,16 @@ from graphrl.solvers.fusion.rules import xla_like
 from graphrl.solvers.loads.rules import quick_plan
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
-WAVES = 16
+WAVES = 16  # number of cosines that encode a level's position
 LEVEL_FEATURES = WAVES + 1
 DEVICE_FEATURES = LEVEL_FEATURES + len(get_args(Transfer)) + 4
 
 
 def level_features(count: int) -> np.ndarray:
-    """Features of levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
+    """Computes features that distinguish priority levels 0 to count - 1: `[count, LEVEL_FEATURES]` float32.
 
-    The position of the middle of a level, from 0 to 1, as cosines of 1, 2, ... half waves: a linear map can distinguish
-    up to 17 levels, and neighbouring levels have similar features; then 1 / count.
+    The position of the middle of a level, from 0 to 1, is encoded as cosines of 1, 2, ... half waves: a linear map can
+    distinguish up to 17 levels, and neighbouring levels have similar features. The last feature is 1 / count.
     """
     place = (np.arange(count) + 0.5) / count
     waves = np.cos(np.pi * place[:, None] * np.arange(1, WAVES + 1))
@@ -47,9 +47,9 @@ def level_features(count: int) -> np.ndarray:
 
 
 def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """Features of the problem's devices: `[d, DEVICE_FEATURES]` float32.
+    """Computes features of the problem's devices: `[d, DEVICE_FEATURES]` float32.
 
-    Devices are identical except for their numbers, which are encoded like levels; without them all devices would be
+    Devices are identical except for their indices, which are encoded like levels; without them all devices would be
     given the same ops. Features shared by all devices follow: the transfer model, the latency of a transfer and the
     transfer time of the mean tensor, both relative to the mean op's run time, the memory limit relative to all bytes
     that ops write or have as weights (0 without a limit), and 1 if weights are resident.
@@ -74,7 +74,7 @@ class FusionParams(NamedTuple):
 
 
 def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
-    """Sizes that cover all problems, with the numbers of ops and tensors to which their graphs are padded.
+    """Computes sizes that cover all problems, with the numbers of ops and tensors to which their graphs are padded.
 
     Raises:
       ProblemError: their kernels have different limits.
@@ -85,12 +85,12 @@ def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
 
 
 def fusion_params(problem: FusionProblem, to: FusionSizes, levels: int) -> FusionParams:
-    """The fusion task on one graph, with the given number of fusion priorities."""
+    """Creates the fusion task for one graph, with the given number of fusion priorities."""
     return FusionParams(pad_fusion(problem, to), level_features(levels))
 
 
 def kernels_of(graph: PaddedGraph, fusion: FusionParams, priorities: jax.Array) -> PaddedKernels:
-    """The kernels of one graph under fusion priorities `[n]` int32 from 0. Memory is linear in n."""
+    """Fuses one graph's ops into kernels by fusion priorities `[n]` int32 from 0. Memory is linear in n."""
     return padded_kernels(graph, fusion.problem, fuse(fusion.problem, priorities), kernel_sizes(graph.sizes))
 
 
@@ -118,7 +118,7 @@ class Choices(NamedTuple):
     fusion: jax.Array | np.ndarray | None = None  # [n] int32, fusion priority; None without a fusion problem
 
     def of(self, tasks: Sequence[str]) -> dict[str, jax.Array | np.ndarray]:
-        """The choices of the given tasks."""
+        """Returns the choices of the given tasks, by task."""
         return {task: getattr(self, task) for task in tasks}
 
 
@@ -135,7 +135,7 @@ class CompileParams:
     problem: DeviceProblem | PaddedPipeline  # for d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
-    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a part of the order; see `instance`
+    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a share of the order; see `instance`
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for devices that do not exist
     levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None if order is irrelevant
     runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
@@ -146,7 +146,7 @@ class CompileParams:
 
     @property
     def second_unit(self) -> jax.Array | np.ndarray:
-        """`[]` float32, seconds."""
+        """Seconds per time unit of the instance's costs: `[]` float32."""
         return self.problem.second_unit if isinstance(self.problem, PaddedPipeline) else self.graph.second_unit
 
 
@@ -171,17 +171,17 @@ def instance(
       graph: any graph; each of its groups (`ComputationGraph.colocation`) is on one device.
       problem: the devices and their transfers; its objective is the makespan or the largest load.
       to: sizes to pad to, by default the graph's bucket.
-      devices: d, by default the problem's.
-      levels: l, number of priorities; ignored under `max_load`.
+      devices: d, the padded number of devices; by default the problem's.
+      levels: l, the number of priorities; ignored under `max_load`.
       baseline: seconds of a reference plan; None is `quick_schedule`'s makespan, with `fusion` that of the kernels of
         the rule like XLA's, or the largest load of `quick_plan`.
       start: `[ops]` each, the choices before the first step; None is -1 (no choice) for all.
       order: `[ops]` int32, a topological order of the ops, for ties between priorities; None is the graph's own.
-      reach: part of the order by which one level more moves a ready op forward: 1 is all of it, so that the higher
-        level always runs first.
+      reach: share of the order by which one more priority level moves a ready op forward: 1 is all of it, so that the
+        higher level always runs first.
       fusion: the graph's fusion problem, whose chip determines the run times of kernels, independent of the graph's own
         run times; None fuses nothing.
-      fusion_levels: f, number of fusion priorities.
+      fusion_levels: f, the number of fusion priorities.
       fusion_to: sizes to pad `fusion` to, with the numbers of ops and tensors of `to`; by default its bucket.
 
     Raises:
@@ -231,7 +231,7 @@ def instances(
     fusions: Sequence[FusionProblem] | None = None,
     fusion_levels: int = FUSION_LEVELS,
 ) -> CompileParams:
-    """A batch of instances (leading axis g), padded to `to` (by default the smallest bucket that covers all).
+    """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Args:
       graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
@@ -258,7 +258,7 @@ def instances(
 
 
 def _quick_baseline(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
-    """Seconds of a quick rule's plan."""
+    """Computes the run time, in seconds, of a quick rule's plan."""
     if problem.objective == "max_load":
         return quick_plan(graph, problem).value
     run = graph if fusion is None else fused_graph(xla_like(fusion))
@@ -266,8 +266,8 @@ def _quick_baseline(graph: ComputationGraph, problem: Problem, fusion: FusionPro
 
 
 def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) -> np.ndarray:
-    """Which devices can run an op together with its group, `[ops, devices]` bool; under the makespan, all devices that
-    exist.
+    """Computes which devices can run each op together with its group, `[ops, devices]` bool; for the makespan, all
+    devices that exist.
     """
     runs_on = np.zeros((ops, devices), bool)
     runs_on[:, : problem.devices] = True
@@ -281,7 +281,7 @@ def _runs_on(graph: ComputationGraph, problem: Problem, ops: int, devices: int) 
 
 
 def _leaders(order: np.ndarray, colocation: np.ndarray | None) -> np.ndarray:
-    """For each op the first op of its group in the order: `[ops]` int32."""
+    """Finds for each op the first op of its group in the order: `[ops]` int32."""
     if colocation is None:
         return np.arange(len(order), dtype=np.int32)
     _, first, group = np.unique(colocation[order], return_index=True, return_inverse=True)

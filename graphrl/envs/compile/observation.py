@@ -16,8 +16,8 @@ from graphrl.graphs.jraph_view import to_graphs_tuple
 
 
 class Observation(NamedTuple):
-    """Observation of n ops, e uses, f control edges and F features, all padded; for each task o options with G
-    features.
+    """Observation of a graph with n ops, e uses of tensors and f control edges, all padded; each task has o options
+    with G features.
     """
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], senders and receivers [e + f], no edges: see `to_graphs_tuple`
@@ -28,7 +28,7 @@ class Observation(NamedTuple):
         str, jax.Array
     ]  # [n, o] bool; only option 0 for padding, devices of all but a group's first op, and fusion where it is illegal
     previous: dict[str, jax.Array]  # [n] int32, the last choices
-    plan_features: PlanFeatures  # of their run
+    plan_features: PlanFeatures  # features from simulating `previous`
 
 
 def observe(
@@ -39,8 +39,8 @@ def observe(
     *,
     sends: Sends = "urgent",
 ) -> Observation:
-    """Observation after some choices, for a policy of the given tasks; without features of their run, the choices are
-    simulated here, with `sends` as of `CompileEnv`.
+    """Returns the observation after some choices, for a policy that decides the given tasks. If `features` is None, the
+    choices are simulated to compute them, with `sends` as in `CompileEnv`.
     """
     if features is None:
         params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
@@ -66,19 +66,19 @@ def observe(
 
 
 def plan_features(params: CompileParams, chosen: Choices, result: Outcome) -> PlanFeatures:
-    """Features of the run of some choices; 0 for padding, and everywhere before the first choice."""
+    """Returns the features of some choices' result; 0 for padding, and everywhere before the first choice."""
     mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
     is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
     return PlanFeatures(*(_rows(values, mask & is_chosen) for values in result.features))
 
 
 def _rows(values: jax.Array, are: jax.Array) -> jax.Array:
-    """Values `[n, ...]`, and 0 in the rows where `are` is False."""
+    """Sets the rows of `[n, ...]` to 0 where `are` `[n]` is False."""
     return jnp.where(are.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
 def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:
-    """Features of the options of the given tasks, `[o, G]` float32 each.
+    """Returns the features of the given tasks' options, `[o, G]` float32 each.
 
     Raises:
       ProblemError: the instance has no options for a task.
@@ -96,8 +96,8 @@ def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Arr
 
 
 def allowed(permitted: jax.Array, decides: jax.Array) -> jax.Array:
-    """Allowed options of every op: `[n, o]` bool, from the options `[n, o]`, or `[1, o]` for all ops; ops that do not
-    decide (`decides` `[n]`) have only the first.
+    """Computes the allowed options of every op, `[n, o]` bool: those `permitted`, `[n, o]` or `[1, o]` for all ops, or
+    only the first for ops that do not decide (`decides` `[n]` bool).
     """
     first = jnp.arange(permitted.shape[1], dtype=jnp.int32) == 0
     return jnp.where(decides[:, None], permitted, first)

@@ -1,4 +1,4 @@
-"""Reward of `Compile-v0`: choices are simulated on the device, and their run time is compared with the baseline's.
+"""Reward of `Compile-v0`: simulates choices on the device, and compares their run time with the baseline's.
 
 `reward` is computed from an `outcome`: the objective's value, validity, and features of the plan's run. `run` converts
 choices to kernels and priorities to keys (`sends`: keys of transfers), and calls the cost model. Only this file and
@@ -29,7 +29,7 @@ INVALID = -10.0  # reward of invalid plans
 
 
 def reward(params: CompileParams, result: "Outcome") -> jax.Array:
-    """Minus the square root of the run time relative to the baseline, `[]` float32; `INVALID` for invalid plans."""
+    """Computes -sqrt(run time / baseline's run time): `[]` float32; `INVALID` for invalid plans."""
     ratio = result.seconds / jnp.maximum(params.baseline, 1e-30)
     return jnp.where(result.valid, -jnp.sqrt(ratio), INVALID)
 
@@ -46,7 +46,9 @@ def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
 
 
 def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
-    """Keys of ops `[n]` float32 in [0, 1): the ready op with the largest key runs first, see `CompileParams.reach`."""
+    """Converts priorities to op keys, `[n]` float32 in [0, 1): the ready op with the largest key runs first. See
+    `CompileParams.reach`.
+    """
     n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
     rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
     assert params.levels is not None
@@ -56,15 +58,15 @@ def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
 
 
 class Outcome(NamedTuple):
-    """Result of one plan."""
+    """Result of simulating one plan."""
 
     seconds: jax.Array  # [] float32, second units: the makespan, or the largest load
     valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
-    features: PlanFeatures  # of its run, by op; rows of padding are arbitrary
+    features: PlanFeatures  # features of the run, by op; rows of padding are arbitrary
 
 
 def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
-    """Result of choices from `possible_choices`. Args: see `run`."""
+    """Simulates choices from `possible_choices` under the instance's objective. Args: see `run`."""
     if isinstance(params.problem, PaddedPipeline):
         return Outcome(*load_features(params.problem, jnp.asarray(chosen.placement)))
     result = run(params, chosen, sends)
@@ -74,15 +76,15 @@ def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
 
 
 class Run(NamedTuple):
-    """One run of a graph."""
+    """One simulated run of a graph."""
 
     makespan: jax.Array  # [] float32, second units
     valid: jax.Array  # [] bool, every device stays within the memory limit, and kernels within their padded size
     graph: PaddedGraph  # the graph that ran: of ops, or of kernels
     op: jax.Array  # [n] int32, the op of each node, for a kernel its root; n for padding
     placement: jax.Array  # [n] int32, device of each node
-    end: jax.Array  # [n] float32, second units
-    place: jax.Array  # [n] int32, position in the order; n for padding
+    end: jax.Array  # [n] float32, second units, end of each node
+    place: jax.Array  # [n] int32, position of each node in the order; n for padding
 
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
@@ -112,7 +114,7 @@ def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
 
 
 class _Keyed(NamedTuple):
-    """`Decisions` of one candidate; without keys of transfers, sends follow the rule."""
+    """`Decisions` of one candidate; without transfer keys, tensors are sent by `sends.by_rule`."""
 
     placement: jax.Array  # [n] int32
     op_keys: jax.Array  # [n] float32
@@ -122,13 +124,13 @@ class _Keyed(NamedTuple):
 class _Costs(NamedTuple):
     makespan: jax.Array  # float32, second units
     peak: jax.Array  # float32, byte units, largest over the devices; 0 without a memory limit
-    end: jax.Array  # [n] float32, second units, of each op
+    end: jax.Array  # [n] float32, second units, end of each op
     place: jax.Array  # [n] int32, position of each op in the order; n for padding
 
 
 @custom_vmap
 def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
-    """Costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
+    """Computes the costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if lanes.transfer_keys is None:
         candidates = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)

@@ -21,14 +21,14 @@ Sends = Literal["urgent", "rule"]
 def by_rule(
     graph: PaddedGraph, placement: jax.Array, op_keys: jax.Array, devices: int, transfer: Transfer
 ) -> Decisions:
-    """Decisions whose transfers follow the rule of `solvers.transfer_rules.plans`: bundled under `rendezvous`, else
-    right before the first op that waits; up to the resolution of keys for thousands of ops (`costs.device.lanes`).
+    """Creates decisions whose transfers follow the rule of `solvers.transfer_rules.plans`: bundled under `rendezvous`,
+    else right before the first op that waits; for thousands of ops keys lack resolution (`costs.device.lanes`).
 
     Args:
       graph: a batch of graphs (leading axis g).
       placement: `[n, g, p]` int32.
-      op_keys: `[n, g, p]` float32 in [0, 1): of the ready ops the largest runs first.
-      devices: d.
+      op_keys: `[n, g, p]` float32 in [0, 1): the ready op with the largest key runs first.
+      devices: number of devices, d.
       transfer: the transfer model.
     """
     keys = _bundled if transfer == "rendezvous" else _late
@@ -37,7 +37,7 @@ def by_rule(
 
 
 def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
-    """The position `[n, L]` int32 of each op among the ops in events `[c, L]` (`decode.Schedule`); n for padding."""
+    """Finds each op's position `[n, L]` int32 among the ops in events `[c, L]` (`decode.Schedule`); n for padding."""
     op = jnp.minimum(events // devices, ops)
     place = jnp.cumsum(op < ops, 0, dtype=jnp.int32) - 1
     lane = jnp.arange(events.shape[1], dtype=jnp.int32)
@@ -45,7 +45,7 @@ def places_of_ops(events: jax.Array, ops: int, devices: int) -> jax.Array:
 
 
 def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, devices: int) -> jax.Array:
-    """Keys of transfers `[d, t]` float32 in [0, 1): a transfer has the key of the most urgent op that waits for it."""
+    """Computes transfer keys `[d, t]` float32 in [0, 1): each has the key of the most urgent op that waits for it."""
     t, n = graph.sizes.tensors, graph.sizes.ops
     op = jnp.minimum(graph.use_op, n - 1)
     index = jnp.where(graph.use_op < n, placement[op] * t + graph.use_tensor, devices * t)
@@ -53,7 +53,7 @@ def transfer_keys(graph: PaddedGraph, placement: jax.Array, keys: jax.Array, dev
 
 
 def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Keys of one graph's ops and transfers, `[n]` and `[d, t]` float32, for `placement` and `rank`, `[n]` int32."""
+    """Computes one graph's keys of ops `[n]` and of bundled transfers `[d, t]`; `placement`, `rank` are `[n]` int32."""
     count = jnp.maximum(graph.num_ops, 1)
 
     def keys(place: jax.Array, is_send: int) -> jax.Array:
@@ -64,8 +64,8 @@ def _bundled(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices:
 
 
 def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> tuple[jax.Array, jax.Array]:
-    """Keys as of `_bundled`, with each transfer right before the first op that waits for it; tensors that are written
-    earlier are sent first.
+    """Computes keys as `_bundled` does, but with each transfer right before the first op that waits for it; tensors
+    that are written earlier are sent first.
 
     All transfers of one op's outputs that the same op waits for first share one position among those of the ops.
     """
@@ -88,7 +88,7 @@ def _late(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: in
 
 
 def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
-    """The positions `[n, g, p]` int32 of ops in the order of their keys; those of padding are arbitrary."""
+    """Computes the positions `[n, g, p]` int32 of ops in the order of their keys; those of padding are arbitrary."""
     n, g, p = op_keys.shape
     on_one = Decisions(jnp.zeros((n, g, p), jnp.int32), op_keys, jnp.zeros((1, graph.sizes.tensors, g, p)))
     events = evaluate(graph, on_one, _ALONE, makespan=False, memory=False).events
@@ -96,7 +96,7 @@ def ranks(graph: PaddedGraph, op_keys: jax.Array) -> jax.Array:
 
 
 def _bundled_before(graph: PaddedGraph, placement: jax.Array, rank: jax.Array, devices: int) -> jax.Array:
-    """Position of the op before which each tensor is sent to each device, bundled: `[d, t]` int32.
+    """Finds the position of the op before which each tensor is sent to each device, in a bundle: `[d, t]` int32.
 
     For one graph: `placement` and `rank`, `[n]` int32 each.
     """
@@ -125,8 +125,8 @@ class _Uses(NamedTuple):
     tensor: jax.Array  # int32
     source: jax.Array  # int32, device
     target: jax.Array  # int32, device
-    written: jax.Array  # int32, position of the op that writes it
-    needed: jax.Array  # int32, position of the op; n if the tensor does not cross
+    written: jax.Array  # int32, position of the op that writes the tensor
+    needed: jax.Array  # int32, position of the op that reads it; n if the tensor does not cross
 
 
 def _uses(graph: PaddedGraph, placement: jax.Array, rank: jax.Array) -> _Uses:

@@ -4,10 +4,10 @@
 names of families and options.
 
 `pipeline` draws neural networks for pipelined execution, like the layers and operators of Tarnawski et al. (2020): a
-chain of ops with branches and skips, with parameters as ops of no run time that only the next ops read. Few ops have
-most of the work. Transfers take almost no time, as between layers, or longer than most ops, as between operators. The
-ranges are those of the paper's graphs. Half of the graphs are training steps: every op has a counterpart in the
-backward pass, on the same device. The machine has 2 to 6 accelerators and a CPU.
+chain of ops with branches and skips; parameters are ops of no run time, read only by the next ops. Few ops have most of
+the work. Transfers take almost no time, as between layers, or longer than most ops, as between operators. The ranges
+are those of the paper's graphs. Half of the graphs are training steps: every op has a counterpart in the backward pass,
+on the same device. The machine has 2 to 6 accelerators and a CPU.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ class Family(NamedTuple):
     """A family of graphs.
 
     Attributes:
-      make: number of ops (None only if `any_size`), seed and options -> graph, and its optimum if known
-        ("optimal_peak_memory": bytes on one device; "optimal_makespan": seconds under "free" transfers).
-      options: names and defaults; a default of None accepts any value.
+      make: function of number of ops (None only if `any_size`), seed and options; returns a graph, and its optimum if
+        known ("optimal_peak_memory": bytes on one device; "optimal_makespan": seconds under "free" transfers).
+      options: default of each option, by name; a default of None accepts any value.
       any_size: True if the seed may determine the number of ops.
     """
 
@@ -60,16 +60,16 @@ class Family(NamedTuple):
 
 
 def sample(family: str, num_ops: int | None, seed: int, options: Options | None = None) -> Sample:
-    """Draws one graph of a family: a pure function of its arguments.
+    """Generates one random graph of a family; equal arguments give equal graphs.
 
     Args:
       family: a key of `FAMILIES`.
-      num_ops: as the family counts them; None only if the family has `any_size`.
+      num_ops: number of ops, as the family counts them; None only if the family has `any_size`.
       seed: at least 0.
-      options: of the family; missing ones have their defaults.
+      options: options of the family by name; missing ones have their defaults.
 
     Raises:
-      ProblemError: no such family or option, a value of the wrong type or out of range.
+      ProblemError: the family or an option is unknown, or a value has the wrong type or is out of range.
     """
     if num_ops is None and not find_family(family).any_size:
         raise ProblemError(f"family {family!r}: needs a number of ops")
@@ -77,7 +77,7 @@ def sample(family: str, num_ops: int | None, seed: int, options: Options | None 
 
 
 def pipeline(num_ops: int, seed: int) -> ComputationGraph:
-    """Draws a graph with its machine.
+    """Generates a random graph of the family `pipeline`, with its machine (see the module).
 
     Args:
       num_ops: at least 2; if it is odd, one op of a training step has no counterpart in the backward pass.
@@ -125,7 +125,7 @@ def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
 
 
 def _reads(count: int, rng: np.random.Generator) -> list[list[int]]:
-    """The ops that each op reads: mostly one of the last few, sometimes one further back; a parameter reads nothing."""
+    """Draws the ops that each op reads: mostly one of the last few, sometimes an older one; parameters read none."""
     sources, skips = rng.uniform(0.0, 0.3), rng.uniform(0.05, 0.3)
     reads: list[list[int]] = [[]]
     for op in range(1, count):
@@ -140,10 +140,10 @@ def _reads(count: int, rng: np.random.Generator) -> list[list[int]]:
 
 
 def find_family(name: str) -> Family:
-    """The family of that name.
+    """Looks up a family by name.
 
     Raises:
-      ProblemError: unknown name; the message lists the nearest ones.
+      ProblemError: the name is unknown; the message lists the nearest ones.
     """
     if name not in FAMILIES:
         raise ProblemError(f"unknown graph family {name!r}: {suggest(name, FAMILIES)}")
@@ -151,7 +151,7 @@ def find_family(name: str) -> Family:
 
 
 def full_options(family: str, options: Options | None = None) -> dict[str, Any]:
-    """The given options, completed by the defaults of all others. Errors as of `sample`."""
+    """Returns the given options, completed by the defaults of all others. Raises the errors of `sample`."""
     defaults = find_family(family).options
     for name, value in (options or {}).items():
         if name not in defaults:
@@ -174,7 +174,7 @@ def _regal_like(num_ops: int | None, seed: int, options: dict[str, Any]) -> Samp
 
 
 def _of_model(model: Model) -> Family:
-    """The graphs of `regal-like` that are of one model, as a family."""
+    """Returns the family of the `regal-like` graphs that one random graph model generates."""
 
     def sampled(num_ops: int | None, seed: int, options: dict[str, Any]) -> Sample:
         return regal_like(seed, model, num_ops, RegalLike(**options)), {}

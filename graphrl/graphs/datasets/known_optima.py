@@ -1,4 +1,4 @@
-"""Random graphs with a known optimum: the least peak memory on one device, or the least makespan.
+"""Random graphs whose optimum is known: the least peak memory on one device, or the least makespan.
 
 - `in_tree`, `out_tree`, `series_parallel`: graphs with their least peak. Every edge is a separate tensor with one
   reader, of random size; ops have a random workspace and run times of 1 to 9 seconds. Sizes are whole bytes,
@@ -7,10 +7,10 @@
 - `planted`: instances of P|prec|Cmax with a planted optimum.
 
 **Least peak.** An op of such a graph changes the live bytes by a fixed amount in every order: it needs `hill` bytes
-above the level at its start and changes the level by `net`. Minimising the highest level over series-parallel
-precedences is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An application of
-generalized tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs (Kayaaslan, Lambert,
-Marchal and Ucar, TCS 707, 2018) are cases of it:
+above the level (the live bytes) at its start and changes the level by `net`. Minimising the highest level over
+series-parallel precedences is polynomial (Abdel-Wahab and Kameda 1978; Monma and Sidney 1979). Trees (Liu 1987, "An
+application of generalized tree pebbling to sparse matrix factorization") and two-terminal series-parallel graphs
+(Kayaaslan, Lambert, Marchal and Ucar, TCS 707, 2018) are cases of it:
 
 - A *segment* is a run of ops that are consecutive in some best order, with the hill and the net of the run.
 - Of two segments that may run in either order, this one goes first: one that frees (net < 0) before one that does not;
@@ -58,10 +58,10 @@ _MAX_INPUTS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-    """Distribution of sizes: log-uniform from `least` to `most` bytes.
+    """Distribution of tensor sizes: log-uniform from `least` to `most` bytes.
 
     Attributes:
-      least, most: at least 1.
+      least, most: limits in bytes, at least 1.
       workspace: probability that an op has a workspace (of the same distribution), 0 bytes otherwise.
 
     Raises:
@@ -83,7 +83,7 @@ LOG_UNIFORM = Bytes()
 
 
 class KnownPeak(NamedTuple):
-    """A graph and the least peak of all its orders on one device."""
+    """A graph, and its optimum: the least peak memory over all orders on one device, in bytes."""
 
     graph: ComputationGraph
     peak: int  # bytes, the lower bound of every order
@@ -91,14 +91,14 @@ class KnownPeak(NamedTuple):
 
 
 def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random in-tree: the root runs last.
+    """Generates a random in-tree: every op's output is read by one parent, and the root runs last.
 
     Args:
       num_ops: at least 1.
       seed: at least 0; trees of different sizes and seeds are independent.
       window: each op's parent is drawn uniformly from this many adjacent ops on the root's side: 1 gives a chain, small
         numbers long thin trees; None draws from all of them (expected depth: log of the number).
-      sizes: of tensors and workspaces.
+      sizes: distribution of the bytes of tensors and workspaces.
 
     Raises:
       ProblemError: too few ops, a window below 1, or a bad seed.
@@ -117,7 +117,7 @@ def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = L
 
 
 def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random out-tree: the root runs first. Arguments and errors as of `in_tree`."""
+    """Generates a random out-tree: the root runs first. For arguments and errors see `in_tree`."""
     parent, rng = _parents("out-tree", num_ops, seed, window)
     edges = list(zip(parent, range(1, num_ops), strict=True))
     weights = Weights.draw(num_ops, len(edges), sizes, rng)
@@ -131,17 +131,17 @@ def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = 
 
 
 def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
-    """A random series-parallel graph from one source to one sink.
+    """Generates a random series-parallel graph from one source to one sink.
 
     Two or more ops between two terminals are split into 2 to 4 parallel branches with probability `branching`. Else
     they are in series: one op, drawn uniformly, divides them into the ops before and after it. A branch is not branched
     again directly. A part without ops is an edge.
 
     Args:
-      num_ops: source and sink included, at least 2.
+      num_ops: number of ops, including source and sink; at least 2.
       seed: at least 0; graphs of different sizes and seeds are independent.
-      branching: see above.
-      sizes: of tensors and workspaces.
+      branching: probability of a split into branches, see above.
+      sizes: distribution of the bytes of tensors and workspaces.
 
     Raises:
       ProblemError: too few ops, `branching` is not a probability, or a bad seed.
@@ -160,7 +160,7 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
 
 
 class Planted(NamedTuple):
-    """A graph of n ops, and a plan of least makespan."""
+    """A graph of n ops, and a plan that has the least makespan."""
 
     graph: ComputationGraph
     makespan: float  # seconds; exact, because all times are integers
@@ -169,18 +169,18 @@ class Planted(NamedTuple):
 
 
 def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: int = 3) -> Planted:
-    """A random instance; each op writes one tensor.
+    """Generates a random graph with a planted optimal schedule; each op writes one tensor.
 
-    A tensor that is read on another device than its producer's has at most as many bytes as the seconds between them.
+    A tensor that is read on another device has at most as many bytes as there are seconds between producer and reader.
     The optimum therefore also holds for "free" transfers of no latency and at least 1 byte per second.
 
     Args:
-      num_ops: at least `devices`.
-      devices: at least 1.
+      num_ops: number of ops, at least `devices`.
+      devices: number of devices, at least 1.
       seed: at least 0; instances of different sizes and seeds are independent.
-      inputs: mean number of tensors drawn to be read by an op (Poisson; equal ones are merged).
-      window: they are drawn uniformly from the window * devices ops that ended last before the reader starts: a smaller
-        window leaves fewer good plans.
+      inputs: mean number of tensors that an op reads (Poisson; equal draws are merged).
+      window: inputs are drawn uniformly from the window * devices ops that ended last before the reader starts: a
+        smaller window leaves fewer good plans.
 
     Raises:
       ProblemError: a number is out of range.
@@ -209,7 +209,7 @@ def planted(num_ops: int, devices: int, seed: int, inputs: float = 2.0, window: 
 
 
 class Segment(NamedTuple):
-    """A run of ops: its peak in bytes above the level at its start, and its change of the level."""
+    """A run of consecutive ops: its peak above the live bytes at its start, and its change of the live bytes."""
 
     hill: int
     net: int
@@ -222,12 +222,12 @@ class Segment(NamedTuple):
 
 
 def op_segment(op: int, reads: int, writes: int, workspace: int) -> Segment:
-    """The segment of one op: its inputs are live at its start and freed after it, its outputs stay live (bytes)."""
+    """Returns one op's segment, from bytes: `reads` are live before and freed after it, `writes` stay live."""
     return Segment(writes + workspace, writes - reads, op)
 
 
 def series(*parts: Iterable[Segment]) -> list[Segment]:
-    """The segments of parts that run one after the other: ascending ranks."""
+    """Joins the segments of parts that run one after the other; returns segments of ascending rank."""
     joined: list[Segment] = []
     for part in parts:
         for segment in part:
@@ -240,12 +240,12 @@ def series(*parts: Iterable[Segment]) -> list[Segment]:
 
 
 def parallel(parts: Iterable[list[Segment]]) -> list[Segment]:
-    """The segments of parts that do not depend on one another, each a result of `series` or of this function."""
+    """Merges segments of parts that do not depend on one another, each part a result of `series` or `parallel`."""
     return sorted((segment for part in parts for segment in part), key=lambda segment: segment.rank)
 
 
 def peak(segments: Iterable[Segment]) -> int:
-    """The highest level that the segments reach from level 0, bytes."""
+    """Computes the highest number of live bytes that the segments reach, starting from 0."""
     level = highest = 0
     for segment in segments:
         highest = max(highest, level + segment.hill)
@@ -254,7 +254,7 @@ def peak(segments: Iterable[Segment]) -> int:
 
 
 def order(segments: Iterable[Segment]) -> list[int]:
-    """The ops of the segments, in order."""
+    """Lists the ops of the segments, in the order in which they run."""
     ops: list[int] = []
     for segment in segments:
         left: list[Ops] = [segment.ops]
@@ -276,7 +276,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def draw(cls, num_ops: int, num_edges: int, sizes: Bytes, rng: np.random.Generator) -> "Weights":
-        """Draws sizes that depend on the graph only through its numbers of ops and edges."""
+        """Draws sizes for the given numbers of ops and edges."""
         lowest, highest = np.log(sizes.least), np.log(sizes.most + 1)
         drawn = np.exp(rng.uniform(lowest, highest, num_edges + num_ops)).astype(np.int64)
         drawn = np.clip(drawn, sizes.least, sizes.most)
@@ -284,7 +284,7 @@ class Weights(NamedTuple):
         return cls(drawn[:num_edges], drawn[num_edges:] * has_workspace, rng.integers(1, 10, num_ops))
 
     def segments(self, num_ops: int, edges: Edges) -> list[Segment]:
-        """The segment of each op: `[num_ops]`."""
+        """Returns the segment of each op: `[num_ops]`."""
         reads, writes = [0] * num_ops, [0] * num_ops
         for (source, target), size in zip(edges, self.edge_bytes.tolist(), strict=True):
             writes[source] += size
@@ -294,7 +294,7 @@ class Weights(NamedTuple):
 
 
 def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments: list[Segment]) -> KnownPeak:
-    """The graph of the edges, with the optimum given by `segments` (of the whole graph).
+    """Builds the graph of the edges, with the optimum given by `segments` (of the whole graph).
 
     Ops are numbered in a topological order by the caller; their names are op0, op1 and so on.
     """
@@ -312,7 +312,7 @@ def known_peak(name: str, num_ops: int, edges: Edges, weights: Weights, segments
 
 
 def _draw(ops: range, branching: float, rng: np.random.Generator, in_branch: bool = False) -> Part:
-    """A random part with the ops `ops`, numbered in a topological order. A branch is not branched again directly."""
+    """Draws a random part of the ops `ops`, in a topological order. A branch is not branched again directly."""
     if not ops:
         return None
     if len(ops) > 1 and not in_branch and rng.random() < branching:
@@ -336,7 +336,7 @@ def _add_edges(part: Part, source: int, target: int, edges: Edges) -> None:
 
 
 def _solve(part: Part, own: list[Segment]) -> list[Segment]:
-    """The segments of a part, given those of the single ops."""
+    """Computes the segments of a part in its best order, given the segments of single ops."""
     if part is None:
         return []
     if isinstance(part, list):
@@ -346,7 +346,7 @@ def _solve(part: Part, own: list[Segment]) -> list[Segment]:
 
 
 def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[list[int], np.random.Generator]:
-    """Parents of ops 1 to n - 1 of a random recursive tree, each a smaller number; and the generator."""
+    """Draws a random recursive tree: returns the parents (smaller numbers) of ops 1 to n - 1, and the generator."""
     check_count("num_ops", num_ops, 1)
     check_count("window", num_ops if window is None else window, 1)
     rng = generator(family, seed, num_ops, 0 if window is None else window)
@@ -356,7 +356,7 @@ def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[
 
 
 def _schedule(num_ops: int, devices: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start and end (whole seconds) and device of every op, by ascending start: three `[n] int64`."""
+    """Draws start and end (whole seconds) and device of every op, by ascending start: three `[n] int64`."""
     counts = 1 + rng.multinomial(num_ops - devices, np.full(devices, 1 / devices))
     makespan = max(int(counts.max()), round(_MEAN_SECONDS * num_ops / devices))
     by_device = []
@@ -372,7 +372,7 @@ def _schedule(num_ops: int, devices: int, rng: np.random.Generator) -> tuple[np.
 def _edges(
     start: np.ndarray, end: np.ndarray, inputs: float, window: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct edges from ops that have ended to ops that start then or later: two `[e] int64`, sorted by target."""
+    """Draws distinct edges from ops to ops that start at their end or later: two `[e] int64`, sorted by target."""
     by_end = np.argsort(end, kind="stable")
     ended = np.searchsorted(end[by_end], start, side="right")  # [n] number of ops that may come before each
     targets = np.repeat(np.arange(len(start)), rng.poisson(inputs, len(start)) * (ended > 0))
@@ -383,7 +383,7 @@ def _edges(
 
 
 def _order(num_ops: int, devices: int, placement: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Ops in the order of their starts, each followed by the transfers of its tensor: `[m] int64` node ids."""
+    """Returns the ops by their starts, each followed by the transfers of its tensor: `[m] int64` node ids."""
     away = placement[sources] != placement[targets]
     transfers = np.unique(sources[away] * devices + placement[targets[away]])  # tensor i is op i's
     nodes = np.concatenate([np.arange(num_ops), num_ops + transfers])

@@ -1,4 +1,4 @@
-"""Layered graphs of "Neural Topological Ordering for Computation Graphs" (Topoformer; Gagrani et al. 2022).
+"""Random layered graphs, as in "Neural Topological Ordering for Computation Graphs" (Topoformer; Gagrani et al. 2022).
 
 Sources: appendix A, algorithms 1-3 and eqs 11-16. Where the text leaves a choice, four published graphs of this family
 decide (random_layered_n100 to n1000 of Moccasin, a scheduler of the same group). All 125 of their pairs of adjacent
@@ -27,14 +27,14 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Layered:
-    """Distribution of layered graphs; the defaults are those of the paper's experiments.
+    """Distribution of layered graphs; the defaults are those of Topoformer's experiments.
 
     Attributes:
-      least_width, most_width: of the uniform distribution of the width factor W of eq. (11), inside (0, 1).
+      least_width, most_width: range of the uniformly distributed width factor W of eq. (11), inside (0, 1).
       size_variability: sigma_N of eq. (12), in [0, 1].
       edge_density: rho_E of eq. (13), in [0, 1].
       skip_density: rho_S of eq. (14), in [0, 1).
-      means, deviations, weights: of the mixture of normal distributions of eq. (16).
+      means, deviations, weights: parameters of each normal distribution in the mixture of eq. (16).
       cost_per: "layer": all ops of a layer have the same costs, as in the paper's text; "node": each op has separate
         costs, as in the published graphs.
       parameter_cost: True if ops have a parameter cost p (`workspace_bytes`); the published graphs have none.
@@ -76,7 +76,7 @@ class Layered:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayeredArrays:
-    """A layered graph of n ops and e edges as arrays: op 0 is the source, op n - 1 the target, in order of layers."""
+    """A layered graph of n ops and e edges as arrays: ops in the order of layers, 0 the source, n - 1 the target."""
 
     layer: np.ndarray  # [n] int32, ascending; 0 for the source
     source: np.ndarray  # [e] int32, ops; sorted by (target, source)
@@ -86,12 +86,12 @@ class LayeredArrays:
 
 
 def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> ComputationGraph:
-    """A layered graph: each op writes one tensor of m bytes and has p bytes of workspace while it runs.
+    """Generates a layered graph: each op writes one tensor (output cost m) and has workspace (parameter cost p), bytes.
 
-    The paper has no run times: every op takes 1 s.
+    The paper (Topoformer) has no run times: every op takes 1 s.
 
     Args:
-      num_ops: source and target included, at least 3.
+      num_ops: number of ops, including source and target; at least 3.
       seed: graphs of different sizes and seeds are independent; at least 0.
       parameters: see `Layered`.
 
@@ -112,7 +112,7 @@ def layered(num_ops: int, seed: int, parameters: Layered = Layered()) -> Computa
 
 
 def layered_arrays(num_ops: int, seed: int, parameters: Layered = Layered()) -> LayeredArrays:
-    """The graph of `layered` as arrays, about ten times as fast. Arguments and errors as there."""
+    """Generates the graph of `layered` as arrays, about ten times as fast; with the same arguments and errors."""
     check_count("num_ops", num_ops, 3)
     rng = generator("layered", seed, num_ops)
     sizes = _layer_sizes(num_ops, parameters, rng)
@@ -133,7 +133,7 @@ def layered_arrays(num_ops: int, seed: int, parameters: Layered = Layered()) -> 
 
 
 def _layer_sizes(num_ops: int, p: Layered, rng: np.random.Generator) -> np.ndarray:
-    """Algorithm 1: `[layers]` number of ops of each, including the source's and the target's."""
+    """Draws the number of ops of each layer (algorithm 1), including source and target: `[layers]`."""
     width = rng.uniform(p.least_width, p.most_width)
     mean = num_ops / np.ceil(np.sqrt(num_ops * (1 / width - 1)))
     least = max(1, int(np.ceil(mean * (1 - p.size_variability))))
@@ -145,7 +145,7 @@ def _layer_sizes(num_ops: int, p: Layered, rng: np.random.Generator) -> np.ndarr
 
 
 def _adjacent_edges(sizes: np.ndarray, p: Layered, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 2 for all pairs of adjacent layers in one batch: source and target ops, two `[e]` int64."""
+    """Draws edges between all adjacent layers in one batch (algorithm 2): source and target ops, two `[e]` int64."""
     first, second = sizes[:-1], sizes[1:]
     spreads_down = first > second  # the earlier layer is the larger one
     large, small = np.maximum(first, second), np.minimum(first, second)
@@ -170,7 +170,7 @@ def _adjacent_edges(sizes: np.ndarray, p: Layered, rng: np.random.Generator) -> 
 
 
 def _skip_edges(sizes: np.ndarray, edges: int, p: Layered, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 3: source and target ops, two `[s]` int64, repetitions included."""
+    """Draws skip edges (algorithm 3), repetitions included: source and target ops, two `[s]` int64."""
     last = len(sizes) - 2  # inner layers are 1 to last
     if last < 3:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -185,7 +185,7 @@ def _skip_edges(sizes: np.ndarray, edges: int, p: Layered, rng: np.random.Genera
 
 
 def _costs(layer: np.ndarray, p: Layered, rng: np.random.Generator) -> np.ndarray:
-    """Costs of all ops, eq. (16): `[n] int64` bytes."""
+    """Draws the costs of all ops, eq. (16): `[n] int64` bytes."""
     count = int(layer[-1]) + 1 if p.cost_per == "layer" else len(layer)
     component = rng.choice(len(p.weights), size=count, p=p.weights)
     means, deviations = np.array(p.means)[component], np.array(p.deviations)[component]

@@ -22,15 +22,15 @@ from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 
 def erdos_renyi(n: int, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """Every pair of nodes is joined with the same probability, independently."""
+    """Draws an Erdos-Renyi graph: every pair of nodes is joined with the same probability, independently."""
     first, second = np.divmod(_chosen(n * n, probability, rng), n)
     return np.stack([first, second], 1)[first < second]
 
 
 def barabasi_albert(n: int, edges: int, rng: np.random.Generator) -> np.ndarray:
-    """Preferential attachment: each new node joins `edges` distinct old ones, chosen in proportion to their degrees.
+    """Draws a preferential-attachment graph: each new node joins `edges` old ones, in proportion to their degrees.
 
-    The initial graph is a star of `edges` + 1 nodes.
+    The old nodes are distinct. The initial graph is a star of `edges` + 1 nodes.
     """
     pairs = [(0, leaf) for leaf in range(1, edges + 1)]
     ends = [node for pair in pairs for node in pair]  # every node repeated by its degree
@@ -45,7 +45,7 @@ def barabasi_albert(n: int, edges: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def watts_strogatz(n: int, neighbours: int, rewired: float, rng: np.random.Generator) -> np.ndarray:
-    """A ring in which each node is joined to its `neighbours` nearest nodes, with random rewiring.
+    """Draws a small-world graph: a ring of nodes joined to their `neighbours` nearest ones, randomly rewired.
 
     Each edge's far end moves with probability `rewired` to a random node, excluding nodes that would make a loop or a
     double edge.
@@ -69,7 +69,7 @@ def watts_strogatz(n: int, neighbours: int, rewired: float, rng: np.random.Gener
 
 
 def stochastic_block(n: int, blocks: int, within: float, across: float, rng: np.random.Generator) -> np.ndarray:
-    """Nodes in `blocks` blocks of almost equal size: pairs are joined with probability `within` or `across`."""
+    """Draws a graph of `blocks` equal blocks; pairs are joined with probability `within` a block, `across` two."""
     pairs = []
     parts = np.array_split(np.arange(n), blocks)
     for i, part in enumerate(parts):
@@ -82,7 +82,7 @@ def stochastic_block(n: int, blocks: int, within: float, across: float, rng: np.
 
 
 def _chosen(count: int, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """A random subset of 0 to count - 1, each with the same probability: sorted; in memory of its own size only."""
+    """Draws a sorted random subset of 0 to count - 1, each with `probability`, without an array of `count` numbers."""
     return np.sort(rng.choice(count, int(rng.binomial(count, probability)), replace=False, shuffle=False))
 
 
@@ -96,13 +96,13 @@ class RegalLike:
 
     Attributes:
       least_ops, most_ops: range of the uniform distribution of the number of ops, without source and sink.
-      er_probability: Erdos-Renyi: of each edge.
-      ba_edges: Barabasi-Albert: edges of each new node.
+      er_probability: Erdos-Renyi: probability of each edge.
+      ba_edges: Barabasi-Albert: number of edges of each new node.
       ws_neighbours, ws_rewired: Watts-Strogatz: degree of the ring, probability that an edge is rewired.
-      sbm_blocks, sbm_within, sbm_across: stochastic block model: blocks, probabilities of edges.
+      sbm_blocks, sbm_within, sbm_across: stochastic block model: number of blocks, probabilities of edges.
       most_tensors: an op writes 0 to this many tensors, uniformly.
       control: probability that an edge is a control edge although its source writes tensors.
-      mean, deviation: of the normal distribution of bytes and of seconds, rounded to whole numbers of at least 1.
+      mean, deviation: normal distribution of bytes and of seconds, which are rounded to whole numbers of at least 1.
 
     Raises:
       ProblemError: a value is out of range.
@@ -140,7 +140,7 @@ class RegalLike:
 def regal_like(
     seed: int, model: Model | None = None, num_ops: int | None = None, parameters: RegalLike = RegalLike()
 ) -> ComputationGraph:
-    """A random graph of `num_ops` ops, a source and a sink.
+    """Generates a random graph of `num_ops` ops, a source and a sink.
 
     A random order of the ops directs an undirected random graph; the ops are listed in this order. The source (0 s, no
     tensors) comes before all ops without predecessors, the sink (0 s, no tensors) after all without successors; the
@@ -148,9 +148,9 @@ def regal_like(
     readers are freed as soon as their op ends.
 
     Args:
-      seed: of all random choices, at least 0. Passing the model or the number that the seed draws changes nothing.
+      seed: seed of all draws, at least 0. Passing the model or the number that the seed draws changes nothing.
       model: "er", "ba", "ws" or "sbm"; None draws one.
-      num_ops: source and sink not counted; None draws from `parameters`.
+      num_ops: number of ops without source and sink; None draws it from `parameters`.
       parameters: see `RegalLike`.
 
     Raises:
@@ -180,7 +180,7 @@ def _undirected(model: Model, n: int, p: RegalLike, rng: np.random.Generator) ->
 
 
 def _ops(n: int, edges: np.ndarray, p: RegalLike, rng: np.random.Generator) -> tuple[Op, ...]:
-    """The source, the n ops and the sink, joined by `edges` (`[m, 2]`, numbers of ops) and at both ends."""
+    """Builds the source, the n ops and the sink, joined by `edges` (`[m, 2]` op indices) and to both ends."""
     names = [f"op{i}" for i in range(n)]
     num_tensors = rng.integers(p.most_tensors + 1, size=n)
     num_bytes = _whole_normal(p, (n, p.most_tensors), rng)

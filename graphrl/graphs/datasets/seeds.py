@@ -6,7 +6,7 @@ from graphrl.errors import ProblemError
 
 
 def generator(family: str, seed: int, *sizes: int) -> np.random.Generator:
-    """The random generator for one graph: a pure function of its arguments, on every machine.
+    """Creates the random generator for one graph; equal arguments give equal streams, on every machine.
 
     Args:
       family: name of the family of graphs; its bytes are part of the seed.
@@ -22,7 +22,7 @@ def generator(family: str, seed: int, *sizes: int) -> np.random.Generator:
 
 
 def check_count(what: str, count: int, least: int) -> None:
-    """Checks a number of ops (or devices).
+    """Checks a number of ops (or devices); `what` names it in the error.
 
     Raises:
       ProblemError: `count` is not an integer of at least `least`.

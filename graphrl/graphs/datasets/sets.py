@@ -32,7 +32,7 @@ def load_graph(
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> ComputationGraph:
-    """Loads the graph of a file, of a program of the model zoo, or of a set that has one graph.
+    """Loads one graph: a file, a program of the model zoo, or a set that has one graph.
 
     Args:
       model: a path, or a name as in `load_graphs`: `zoo:efficientnetb0/training/b8/hlo`, `layered:200@7`,
@@ -74,7 +74,7 @@ def load_graphs(
         the model zoo that match both words (see `zoo.select`), `workloads:bert` one of `workloads.NAMES` and
         `workloads:gnmt-*` several.
       chip, dims, limits: see `read_graph`.
-      left_out: called with each file that cannot be read or is not a graph, and with its error; the others are loaded.
+      left_out: called with each file that cannot be read or is not a graph, and its error; the others are loaded.
 
     Raises:
       GraphrlError: a folder cannot be read or has no graphs; or, without `left_out`, a file.
@@ -97,14 +97,14 @@ def load_graphs(
 def layers_of(
     model: str, dims: Mapping[str, int] | None = None, limits: ReadLimits = DEFAULT_LIMITS
 ) -> ComputationGraph:
-    """Loads the layers of a model; graph JSON, workloads and generated graphs are returned unchanged.
+    """Loads a model and merges its ops into layers; graph JSON, workloads and generated graphs are returned unchanged.
 
     Args:
-      model: file or name, see `load_graph`.
+      model: path or name, see `load_graph`.
       dims, limits: see `read_graph`.
 
     Raises:
-      GraphrlError: it cannot be read.
+      GraphrlError: the model cannot be read.
     """
     is_program = _is_program(model, limits)
     graph = load_graph(model, dims=dims, limits=limits)
@@ -117,7 +117,7 @@ def load_layers(
     limits: ReadLimits = DEFAULT_LIMITS,
     left_out: LeftOut | None = None,
 ) -> list[ComputationGraph]:
-    """The layers of every graph of `load_graphs`, see `layers_of`.
+    """Loads several models as graphs of layers, see `layers_of`.
 
     Args:
       models, dims, limits, left_out: see `load_graphs`.
@@ -144,10 +144,10 @@ def _is_generated(model: str) -> bool:
 
 
 def model_files(model: str) -> list[str]:
-    """Files of a model's name: itself, the files in the folder, or an empty list for a set by name.
+    """Lists the files that a model argument names: the file itself, those in the folder, or none for a set.
 
     Raises:
-      GraphrlError: it is a folder that cannot be read, or without graphs.
+      GraphrlError: the argument is a folder that cannot be read or has no graphs.
     """
     if is_zoo(model) or is_workload(model):
         return []
@@ -165,7 +165,7 @@ def model_files(model: str) -> list[str]:
 
 
 def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
-    """The name of a graph that is in `load_graphs` of both arguments; None without such a graph.
+    """Returns the name of a graph that `load_graphs` of both arguments would load; None if they share none.
 
     Graphs are compared by name, without reading or generating them: by their own names in a set or in the model zoo, or
     by file paths.
@@ -180,7 +180,7 @@ def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
 
 
 def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
-    """Names in the model zoo and paths of files; sets of generated graphs, which may be too large to list."""
+    """Splits arguments into names and paths of single graphs, and generated sets, which may be too large to list."""
     names: set[str] = set()
     sets: list[GeneratedSet] = []
     for model in models:
@@ -206,7 +206,7 @@ def _named(name: str) -> Iterator[ComputationGraph]:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedSet:
-    """The parts of a name of a set of generated graphs: `layered:500x20@100`."""
+    """A set of generated graphs, parsed from its name, such as `layered:500x20@100`."""
 
     family: str
     ops: int | None  # None if the seed determines it
@@ -215,22 +215,22 @@ class GeneratedSet:
 
     @property
     def kind(self) -> str:
-        """The name without number and seed."""
+        """The set's name without the number of graphs and the seed, such as `layered:500`."""
         return f"{self.family}:{'' if self.ops is None else self.ops}"
 
     @property
     def seeds(self) -> range:
-        """Seeds of its graphs."""
+        """Seeds of the graphs in the set."""
         return range(self.first, self.first + self.count)
 
     def shared(self, other: "GeneratedSet") -> list[str]:
-        """The name of the first graph that is in both sets, if any."""
+        """Returns the name of the first graph that is in both sets, if any."""
         first = max(self.first, other.first)
         both = self.kind == other.kind and first in self.seeds and first in other.seeds
         return [f"{self.kind}@{first}"] if both else []
 
     def graph(self, seed: int) -> ComputationGraph:
-        """Generates the graph of a seed, in the set or beyond it.
+        """Generates the graph of a seed, which need not be in the set.
 
         Raises:
           ProblemError: the generator cannot make such graphs.
@@ -263,7 +263,7 @@ def generated_set(name: str) -> GeneratedSet:
 
 
 def _is_program(model: str, limits: ReadLimits) -> bool:
-    """True if the ops are those of a program, finer than layers.
+    """True if the model is a program (zoo, ONNX, HLO), whose ops are finer than layers.
 
     Raises:
       GraphrlError: the model is a pipe, which can be read only once, or cannot be read.

@@ -22,10 +22,10 @@ class Format:
     """A file format for graphs.
 
     Attributes:
-      name: for messages.
+      name: format name, for error messages.
       recognises: returns True if a file that starts with these bytes may have this format.
-      suffixes: of file names that select this format for any content, so that errors refer to the intended format.
-      parse: content, name of the file for messages, chip, dims and limits (see `read_graph`) -> graph.
+      suffixes: file-name endings that select this format for any content, so that errors refer to the intended format.
+      parse: function of content, file name (for messages), chip, dims and limits (see `read_graph`); returns the graph.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _plain(parse: Callable[[bytes, str], ComputationGraph]) -> Parser:
 
 
 def _text(head: bytes) -> bytes:
-    """The text without byte-order mark and leading white space."""
+    """Removes the byte-order mark and leading white space."""
     return head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")
 
 
@@ -94,11 +94,11 @@ def read_graph(
     """Reads a computation graph from a file of any format in `FORMATS`, gzipped or not.
 
     Args:
-      path: of the file.
+      path: path of the file.
       chip: determines run times in formats without run times (ONNX, HLO); by default `roofline.DEFAULT_CHIP`.
       dims: sizes, from 0, of dimensions that an ONNX model leaves open, by name (`{"batch": 8}`) or by tensor and axis
         (`{"input_ids:1": 128}`), as in `parse_onnx`; other formats have no open dimensions.
-      limits: of time and memory, for ONNX's and XLA's own code, which runs in a separate process, and for gzip.
+      limits: limits on time and memory, for ONNX's and XLA's own code, which runs in a separate process, and for gzip.
 
     Raises:
       GraphrlError: one line, if the file is missing, a directory, a device or unreadable, or the chip is unknown.

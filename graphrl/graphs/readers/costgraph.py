@@ -2,12 +2,12 @@
 
 Fields of a node (tensorflow/core/framework/cost_graph.proto; absent means 0, as in all of proto3) and their meaning:
 
-- `name`: the op's; "node" and its id if empty. `id`: the number by which other nodes refer to it.
+- `name`: op name; "node" and the id if empty. `id`: the number by which other nodes refer to it.
 - `input_info {preceding_node preceding_port}`: it reads that output of that node.
 - `output_info {size alias_input_port}`: a tensor "name:port" of `size` bytes. An `alias_input_port` of at least 0 means
   that the tensor uses that input's buffer (by index in `input_info`), -1 that it has its own. If absent, it means input
   0, which is ignored if the node has no inputs.
-- `control_input`: control edge. `is_final`: all its outputs are the graph's.
+- `control_input`: control predecessor. `is_final`: all outputs of the node are outputs of the graph.
 - `compute_cost`: microseconds of run time. `temporary_memory_size`: workspace bytes. `persistent_memory_size`: weight
   bytes. All other fields of the format are skipped; unknown fields are rejected.
 """

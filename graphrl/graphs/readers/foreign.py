@@ -33,14 +33,14 @@ _LIMITED = "the limit (limits=, --read-limits in commands)"
 
 @dataclasses.dataclass(frozen=True)
 class ReadLimits:
-    """Limits on reading one file.
+    """Limits on the time and memory for reading one file.
 
     Attributes:
-      seconds: of wall clock that foreign code (ONNX's shape inference, XLA's parser of text) may take for it; or inf.
+      seconds: wall-clock time that foreign code (ONNX's shape inference, XLA's text parser) may take; or inf.
       memory: bytes that this code may allocate, and that a gzipped file may unpack to; or inf.
 
     Raises:
-      ProblemError: one is out of range.
+      ProblemError: a limit is out of range.
     """
 
     seconds: float = 60.0
@@ -57,12 +57,12 @@ DEFAULT_LIMITS = ReadLimits()
 
 
 class Foreign:
-    """The process, as a context manager: the first call starts it, and later calls reuse it.
+    """The separate process for foreign code, as a context manager: the first call starts it, later calls reuse it.
 
     Attributes:
-      limits: of all its calls together.
+      limits: limits on all its calls together.
 
-    This process monitors it, because no system known to us limits resident memory of a process on its own. Address
+    The calling process monitors it, because no system known to us limits the resident memory of one process. Address
     space is no substitute: jaxlib alone takes gigabytes of it.
     """
 
@@ -84,9 +84,9 @@ class Foreign:
         """Calls a function of `foreign_calls.py` and returns its result.
 
         Args:
-          function: its name there.
-          argument: its argument.
-          growth: bytes by which the result may be longer than the argument.
+          function: name of the function.
+          argument: argument of the function, serialised.
+          growth: number of bytes by which the result may be longer than the argument.
 
         Raises:
           GraphError: the function rejects the argument, crashes, or exceeds the limits.
@@ -136,7 +136,7 @@ def _exchange(
     """Sends one request and reads the answer.
 
     Returns:
-      True if the function rejected its argument, and its result or reason; None if the process ended before.
+      (rejected, answer): the result or, if rejected, the reason; None if the process ended before.
 
     Raises:
       GraphError: the result is longer than `longest` bytes.
@@ -163,7 +163,7 @@ def _exit_reason(process: subprocess.Popen[bytes]) -> str:
 
 
 def _resident(pid: int) -> int:
-    """Resident bytes of a process; 0 once it has ended."""
+    """Returns the resident memory of a process in bytes; 0 once it has ended."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""Server in the process of `foreign.py`, which starts this file by its path: native code that may crash or hang.
+"""Server that runs native code that may crash or hang; `foreign.py` starts this file by its path as a process.
 
 It imports nothing of graphrl, and of onnx only the compiled half, so that it starts fast. Requests arrive on standard
 input: a frame with a function's name, a frame with its argument. Answers go to standard output: a byte that is 1 if the
@@ -20,7 +20,7 @@ _LONGEST = 300  # characters of a reason
 
 
 def write_frame(file: IO[bytes], content: bytes) -> None:
-    """Writes the length and then the content."""
+    """Writes a frame: the length of the content, then the content."""
     file.write(_LENGTH.pack(len(content)))
     file.write(content)
     file.flush()
@@ -33,7 +33,7 @@ def read_length(file: IO[bytes]) -> int | None:
 
 
 def hlo_proto(text: bytes) -> bytes:
-    """The serialized `HloModuleProto` of HLO text in UTF-8."""
+    """Parses HLO text in UTF-8; returns a serialized `HloModuleProto`."""
     try:
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found]
     except ImportError:
@@ -50,7 +50,7 @@ def infer_shapes(model: bytes) -> bytes:
 
 
 def shape_faults(model: bytes) -> bytes:
-    """An error message about contradictory shapes of a serialized ONNX model; empty if the shapes are consistent."""
+    """Checks the shapes of a serialized ONNX model; returns an error message, empty if they are consistent."""
     onnx = _onnx()
     check_type, strict_mode, data_prop = False, True, True
     try:
@@ -79,7 +79,7 @@ def _one_line_errors(what: str) -> Any:
 
 
 def _onnx() -> Any:
-    """The compiled half of onnx. The other half takes ten times as long to import, with protobuf and NumPy."""
+    """Imports the compiled half of onnx; the other half, with protobuf and NumPy, takes ten times as long to import."""
     if "onnx" not in sys.modules:
         package = types.ModuleType("onnx")
         package.__path__ = [os.path.join(folder, "onnx") for folder in sys.path]

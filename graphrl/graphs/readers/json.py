@@ -1,4 +1,4 @@
-"""The format `graphrl-graph`, version 1 (`graphrl/graphs`): graphs as JSON that people can write and compare.
+"""Reading and writing of graphs as JSON, in the format `graphrl-graph`, version 1 (see `graphrl/graphs`).
 
 Every field except an op's and a tensor's `name` may be omitted and is then empty or 0. Present fields are checked: an
 unknown or repeated key is more likely a spelling mistake than intended. Bytes, FLOPs and other integers may be written
@@ -234,7 +234,7 @@ def _text(owner: dict[str, Any], key: str, where: str, default: str) -> str:
 
 
 def _show(value: object) -> str:
-    """The value in a few words: containers by their kind, long text by its start."""
+    """Describes a value for a message: a container by its kind, long text by its start."""
     if isinstance(value, list | dict):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and value.bit_length() > 100:  # Python refuses to print some of them
@@ -244,7 +244,7 @@ def _show(value: object) -> str:
 
 
 def graph_to_dict(graph: ComputationGraph) -> dict[str, Any]:
-    """The `graphrl-graph` object of a graph, without fields that are empty or 0; inverse of `graph_from_dict`."""
+    """Converts a graph to a `graphrl-graph` object without empty or zero fields; inverse of `graph_from_dict`."""
     value: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": graph.name}
     if graph.inputs:
         value["inputs"] = [_tensor_to_dict(tensor) for tensor in graph.inputs]

@@ -17,11 +17,11 @@ _SCALARS = ("bool", "bytes", "float", "int32", "int64", "string")
 def message_classes(
     package: str, table: Table, *, enums: Mapping[str, Sequence[str]] | None = None, syntax: str = "proto3"
 ) -> dict[str, Any]:
-    """Message classes by name, in a separate pool: the default one may contain the real messages.
+    """Creates protobuf message classes by name, in a separate pool, as the default one may contain the real messages.
 
     Args:
-      package: of the messages.
-      table: message: {field: "number type"}, with * after the type of a repeated field; types are protobuf's scalars,
+      package: protobuf package of the messages.
+      table: {message: {field: "number type"}}, with * after the type of a repeated field; types are protobuf's scalars,
         or messages and enums here.
       enums: names of the values, from 0.
       syntax: "proto2" for fields that distinguish absence from the default value.

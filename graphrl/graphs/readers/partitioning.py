@@ -58,14 +58,14 @@ MACHINE = frozenset(("maxFPGAs", "maxCPUs", "maxSizePerFPGA"))
 
 
 class _Output(NamedTuple):
-    """Cost and size of a node's output, from its outgoing edges."""
+    """Transfer time and size of a node's output, from its outgoing edges."""
 
     cost: float  # milliseconds
     bytes: int
 
 
 def partitioning_graph(value: Mapping[str, Any], source: str) -> ComputationGraph:
-    """Builds the graph of such an object.
+    """Converts a JSON object of the msr-fiddle/dnn-partitioning format to a graph.
 
     Args:
       value: a JSON object.

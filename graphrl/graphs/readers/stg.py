@@ -67,7 +67,7 @@ def parse_stg(data: bytes, source: str) -> ComputationGraph:
 
 
 def _numbered_lines(data: bytes, source: str) -> list[tuple[int, list[int]]]:
-    """Line number and numbers of every line that has numbers."""
+    """Parses every line that has numbers: returns its line number and the numbers."""
     numbered = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         words = line.split(b"#", 1)[0].split()

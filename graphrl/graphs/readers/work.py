@@ -1,4 +1,4 @@
-"""Work of programs with bodies (loops, branches, calls), shared by all readers of programs."""
+"""Cost of ops with bodies (loops, branches, calls), shared by all readers of programs."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """Work of one run of an op or a body.
+    """Cost of one run of an op or of a body.
 
     Attributes:
-      flops: operations.
+      flops: floating-point operations.
       runtime: seconds.
-      workspace_bytes: peak bytes allocated in addition to its inputs and results.
-      step_bytes: the same including its results, as in one step of a loop.
+      workspace_bytes: peak bytes allocated, without its inputs and results.
+      step_bytes: peak bytes allocated, without its inputs but with its results, as in one step of a loop.
       weight_bytes: bytes of the weights and constants inside its bodies.
     """
 
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 def in_turn(works: Sequence[Work]) -> Work:
-    """Total work of several works in sequence; without `step_bytes`."""
+    """Adds up the costs of ops or bodies that run in sequence; the result has no `step_bytes`."""
     return Work(
         sum(work.flops for work in works),
         sum(work.runtime for work in works),
@@ -42,18 +42,18 @@ def in_turn(works: Sequence[Work]) -> Work:
 
 
 def repeated(work: Work, trips: int) -> Work:
-    """The work repeated `trips` times in the same memory."""
+    """Multiplies FLOPs and run time by `trips`, for repeated runs in the same memory."""
     return work._replace(flops=trips * work.flops, runtime=trips * work.runtime)
 
 
 def costliest(works: Sequence[Work]) -> Work:
-    """Maximum over branches, for each figure separately; the weights of all branches are summed."""
+    """Takes the maximum over branches, for each figure separately; the weights of all branches are summed."""
     maximum = Work(*(max(figures) for figures in zip(*works, strict=True)))
     return maximum._replace(weight_bytes=sum(work.weight_bytes for work in works))
 
 
 def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> int:
-    """Bytes between memory and chip: every input once and every output.
+    """Counts the bytes transferred between memory and chip: each input and each output once.
 
     If `partial`, the first input counts at most the bytes of the outputs.
     """
@@ -62,7 +62,7 @@ def traffic(input_bytes: Sequence[int], output_bytes: int, *, partial: bool) -> 
 
 
 def peak_bytes(steps: Sequence[Step], kept: AbstractSet[Hashable]) -> int:
-    """Peak bytes of the values that the steps of a body write, in their order; values in `kept` live to the end."""
+    """Computes the peak bytes of values that a body's steps write, in their order; values in `kept` live to the end."""
     accessed = [{*step.written, *step.read} for step in steps]
     last = {name: place for place, names in enumerate(accessed) for name in names}
     size: dict[Hashable, int] = {}

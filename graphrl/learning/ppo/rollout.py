@@ -1,4 +1,4 @@
-"""Roll-outs of a fixed number of steps in every environment, with automatic resets, and returns without exploration."""
+"""Runs a fixed number of steps in every environment, with automatic resets (`rollout`), or greedy episodes (`play`)."""
 
 import functools
 from typing import Any, NamedTuple
@@ -31,16 +31,16 @@ class Trajectory(NamedTuple):
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that sampled it
+    log_prob: Any  # log-probability of each choice under the policy that sampled it
     value: jax.Array  # float32, value of the observation
     next_value: jax.Array  # float32, value of the next observation; 0 if the episode terminated
     reward: jax.Array  # float32
     done: jax.Array  # bool, the episode ended with the step
-    episode_return: jax.Array  # float32, return of the episode up to and including the step
+    episode_return: jax.Array  # float32, return of the episode so far, including this step
 
 
 def reset_all(env: Environment[Any, Any, Any], keys: jax.Array, instances: Any, settings: PpoSettings) -> Runner:
-    """Resets the environments.
+    """Resets `settings.environments` environments per instance.
 
     Args:
       env: environment of one instance.
@@ -63,11 +63,11 @@ def rollout(
     instances: Any,
     settings: PpoSettings,
 ) -> tuple[Runner, Trajectory]:
-    """Runs the steps of a roll-out with sampled actions.
+    """Runs `settings.steps` steps in every environment, with sampled actions.
 
     Args:
       env, keys, instances, settings: as for `reset_all`.
-      networks: policy and value.
+      networks: policy and value networks.
       params: parameters of both, "policy" and "value".
       runner: current state of the environments.
     """
@@ -103,7 +103,7 @@ def play(
     steps: int,
     episodes: int = 1,
 ) -> jax.Array:
-    """Returns of episodes with the most likely actions: `[g, episodes]` float32.
+    """Plays episodes with the most likely actions, and computes their returns: `[g, episodes]` float32.
 
     Args:
       env: environment of one instance.
@@ -111,7 +111,7 @@ def play(
       instances: `[g, ...]` each.
       key: key of the environments' random numbers.
       steps: maximum number of steps; longer episodes are cut off.
-      episodes: episodes per instance.
+      episodes: number of episodes per instance.
     """
 
     def one(key: jax.Array, instance: Any) -> jax.Array:

@@ -22,13 +22,13 @@ class PpoSettings:
     """Settings of PPO. Defaults are the usual ones for small control problems.
 
     Attributes:
-      steps: t, steps of a roll-out.
-      environments: a, environments per instance.
-      epochs: passes over a roll-out.
-      minibatches: minibatches per epoch; each has an equal part of every instance's steps.
+      steps: t, the number of steps in a roll-out.
+      environments: a, the number of environments per instance.
+      epochs: number of passes over a roll-out.
+      minibatches: number of minibatches per epoch; each has an equal part of every instance's steps.
       discount: discount of future rewards. Irrelevant for episodes of one step.
       trace: lambda of generalised advantage estimation: 0 uses one-step values, 1 the observed returns.
-      ratio: the ratio to clip: of the probability of an action as a whole, "joint", or of each of its choices, "choice"
+      ratio: the probability ratio to clip: "joint", that of the whole action, or "choice", that of each of its choices
         (ours). With hundreds of choices the joint ratio leaves the clipping range immediately, which stops learning.
       clip: clipping range of probability ratios around 1.
       normalised: True standardises advantages to mean 0 and deviation 1 over an instance's steps.
@@ -90,7 +90,7 @@ def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
 
 
 def sample(key: jax.Array, logits: Any) -> Any:
-    """Samples an option for every choice."""
+    """Samples an option for every choice; see the module for the shapes."""
     leaves, structure = jax.tree.flatten(logits)
     keys = jax.random.split(key, len(leaves))
     samples = [jax.random.categorical(*pair).astype(jnp.int32) for pair in zip(keys, leaves, strict=True)]
@@ -98,12 +98,12 @@ def sample(key: jax.Array, logits: Any) -> Any:
 
 
 def likeliest(logits: Any) -> Any:
-    """The most likely option of every choice."""
+    """Returns the most likely option of every choice."""
     return jax.tree.map(lambda leaf: leaf.argmax(-1).astype(jnp.int32), logits)
 
 
 def log_probs(logits: Any, action: Any) -> Any:
-    """Log-probability of each choice: float32 of the action's structure and shapes."""
+    """Computes the log-probability of each choice: float32 with the action's structure and shapes."""
 
     def one(logit: jax.Array, option: jax.Array) -> jax.Array:
         return jnp.take_along_axis(jax.nn.log_softmax(logit), option[..., None], -1)[..., 0]
@@ -112,7 +112,7 @@ def log_probs(logits: Any, action: Any) -> Any:
 
 
 def entropy(logits: Any) -> jax.Array:
-    """Entropy in nats, summed over all choices: `[]` float32."""
+    """Computes the entropy in nats, summed over all choices: `[]` float32."""
 
     def one(logit: jax.Array) -> jax.Array:
         each = jax.nn.log_softmax(logit)
@@ -122,5 +122,5 @@ def entropy(logits: Any) -> jax.Array:
 
 
 def total(values: Any) -> jax.Array:
-    """The sum of all elements of all arrays: `[]` float32."""
+    """Sums all elements of all arrays in a pytree: `[]` float32."""
     return sum((leaf.sum() for leaf in jax.tree.leaves(values)), start=jnp.float32(0))

@@ -122,7 +122,7 @@ def _train(
 def init(
     settings: PpoSettings, networks: PolicyValue, key: jax.Array, observation: Any, policy: Any = None
 ) -> LearnerState:
-    """The state before training: params "policy" and "value", for observations of these shapes.
+    """Creates the state before training, with parameters "policy" and "value" for observations of these shapes.
 
     Args:
       settings, networks: settings of PPO and the networks.
@@ -146,7 +146,7 @@ def update(
     key: jax.Array,
     instances: Any,
 ) -> tuple[LearnerState, Metrics]:
-    """A roll-out from new episodes and the gradient steps on it; see `Learner` and `improve`."""
+    """Runs a roll-out from new episodes, and the gradient steps on it; see `Learner` and `improve`."""
     begin_key, play_key, learn_key = jax.random.split(key, 3)
     graphs = jax.tree.leaves(instances)[0].shape[0]
     runner = reset_all(env, learner.keys(begin_key, graphs), instances, settings)
@@ -158,7 +158,7 @@ def update(
 def improve(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, trajectory: Trajectory
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps on the minibatches of a roll-out.
+    """Takes the gradient steps on a roll-out: `settings.epochs` passes over its minibatches.
 
     Args:
       settings, networks: settings of PPO and the networks.
@@ -189,11 +189,11 @@ def improve(
 
 
 class Samples(NamedTuple):
-    """Rewards of a sampled actions for each of g instances."""
+    """Sampled actions and their rewards: a actions for each of g instances."""
 
     observation: Any  # [g, ...]
     action: Any  # [g, a, ...]
-    log_prob: Any  # [g, a, ...], of each choice, under the policy that sampled it
+    log_prob: Any  # [g, a, ...], log-probability of each choice under the policy that sampled it
     value: jax.Array  # [g] float32, value of the observation
     reward: jax.Array  # [g, a] float32
 
@@ -249,8 +249,8 @@ def sample_rewards(
 def learn(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Samples
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps on the sampled actions; the metrics are those of `improve`, without "return" and
-    "ended". `keys` `[g]` shuffle the actions.
+    """Takes the gradient steps on sampled actions, shuffled by `keys` `[g]`. The metrics are those of `improve`,
+    without "return" and "ended".
 
     Raises:
       ValueError: episodes have more than one step.
@@ -271,7 +271,7 @@ def learn(
 
 
 def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
-    """Generalised advantage estimates of the actions: `[t, g, a]` float32.
+    """Computes generalised advantage estimates of the actions: `[t, g, a]` float32.
 
     A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). At the end of an episode A_(t+1)
     is 0. V(s_(t+1)) is 0 if the episode terminated; if it was truncated, it is the value of its last state.
@@ -298,13 +298,13 @@ class _LossInputs(NamedTuple):
 
     observation: Any
     action: Any
-    log_prob: Any  # of each choice, under the policy that sampled it
+    log_prob: Any  # log-probability of each choice under the policy that sampled it
     advantage: jax.Array  # [a]
     target: jax.Array  # [a], regression target of the value
 
 
 def _gather(rows: Any, places: jax.Array) -> Any:
-    """From rows `[g, b, ...]`, selects those of each instance at its places `[g, k]`."""
+    """Selects from rows `[g, b, ...]`, for each instance, those at its indices `places` `[g, k]`."""
     return jax.vmap(lambda one, place: jax.tree.map(lambda leaf: leaf[place], one))(rows, places)
 
 
@@ -314,7 +314,7 @@ def _optimise(
     keys: jax.Array,
     terms: Callable[[dict[str, Any], jax.Array], Metrics],
 ) -> tuple[LearnerState, Metrics]:
-    """Epochs of gradient steps: `terms` computes `_terms` from the parameters and a minibatch's places `[g, b]`.
+    """Takes the gradient steps of all epochs: `terms` computes `_terms` from parameters and row indices `[g, b]`.
 
     Gradients are summed over the devices: each loss is one device's part.
     """
@@ -336,7 +336,7 @@ def _optimise(
 
 
 def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any], samples: _LossInputs) -> Metrics:
-    """Terms of the loss for one observation: means over its actions, `[]` each."""
+    """Computes the terms of the loss for one observation: means over its actions, `[]` each."""
     logits = networks.policy.apply(params["policy"], samples.observation)
 
     def of_action(action: Any, log_prob: Any, advantage: jax.Array) -> Metrics:
@@ -352,7 +352,7 @@ def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any],
 
 
 def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
-    """Indices of the steps in each minibatch, per instance: `[epochs * minibatches, g, b]` int32."""
+    """Draws the steps of each minibatch: `[epochs * minibatches, g, b]` int32 indices of each instance's steps."""
     count = settings.steps * settings.environments
 
     def epoch(number: jax.Array) -> jax.Array:
@@ -364,7 +364,7 @@ def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
 
 
 def clipped_gain(clip: float, log_ratio: Any, advantage: jax.Array) -> jax.Array:
-    """The clipped surrogate (their equation 7), summed over ratios, given their logarithms `log_ratio`."""
+    """Computes PPO's clipped surrogate (Schulman et al. 2017, eq. 7) from logarithms of ratios, summed over ratios."""
 
     def one(log_ratio: jax.Array) -> jax.Array:
         ratio = jnp.exp(log_ratio)
@@ -374,7 +374,7 @@ def clipped_gain(clip: float, log_ratio: Any, advantage: jax.Array) -> jax.Array
 
 
 def ratio_metrics(clip: float, log_ratio: Any) -> dict[str, jax.Array]:
-    """Fraction of clipped ratios, and divergence of the policies, from the logarithms of the ratios."""
+    """Computes the share of clipped ratios, and the divergence of the policies, from the logarithms of the ratios."""
     outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(log_ratio)]
     divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, log_ratio))
     ratios = sum(leaf.size for leaf in outside)

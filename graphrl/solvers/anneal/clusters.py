@@ -13,15 +13,15 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.topology import rings
 
-MIN_CLUSTERS = 100  # clusters at the start of a search
-MOVES_PER_CLUSTER = 20.0  # of each cluster at least, before a search forms more clusters
-LEVELS = 8  # times that clusters are formed
-MAX_RUNTIME = 3.0  # run time of a cluster at most, in multiples of the mean
+MIN_CLUSTERS = 100  # number of clusters at the start of a search
+MOVES_PER_CLUSTER = 20.0  # minimum of a search's moves per cluster at the last level
+LEVELS = 8  # number of times that clusters are formed
+MAX_RUNTIME = 3.0  # largest run time of a cluster, in multiples of the mean
 MIN_OPS, MAX_USES = 500, 20  # with fewer ops, or more uses per op (no separable parts), a graph needs no clusters
 
 
 class Clusters:
-    """Clusters of one graph: its ops join along the dependencies, those with the longest transfers first."""
+    """Forms clusters of one graph: ops join along the dependencies, those with the longest transfers first."""
 
     def __init__(self, graph: ComputationGraph, problem: Problem) -> None:
         a, uses = graph.arrays, graph.arrays.use_tensor
@@ -32,8 +32,8 @@ class Clusters:
         self._colocated, self._total = graph.next_colocated, float(a.runtime.sum())
 
     def of(self, placement: np.ndarray, count: int) -> np.ndarray:
-        """The cluster of each op, `[n]` int64, named by one of its ops; about `count` clusters, or more if some may not
-        join. All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
+        """Returns the cluster of each op, `[n]` int64, named by one of its ops; about `count` clusters, or more if some
+        may not join. All ops of a cluster are on one device of `placement` `[n]`, and colocated groups stay whole.
         """
         cluster = self._leaders.copy()
         max_runtime = MAX_RUNTIME * self._total / count
@@ -41,20 +41,20 @@ class Clusters:
         return cluster
 
     def next_members(self, placement: np.ndarray, count: int) -> np.ndarray:
-        """The next op of each op's cluster, in the form of `ComputationGraph.next_colocated`; that itself if there are
-        fewer than two ops for each cluster.
+        """Returns the next op of each op's cluster, in the form of `ComputationGraph.next_colocated`; that itself if
+        there are fewer than two ops for each cluster.
         """
         return self._colocated if 2 * count > len(self._colocated) else rings(self.of(placement, count))
 
 
 def make_clusters(graph: ComputationGraph, problem: Problem) -> Clusters | None:
-    """Clusters of a graph that a search should move in clusters, see `moves_clusters`, else None."""
+    """Returns the `Clusters` of a graph that a search should move in clusters (`moves_clusters`), else None."""
     return Clusters(graph, problem) if moves_clusters(graph, problem) else None
 
 
 def moves_clusters(graph: ComputationGraph, problem: Problem) -> bool:
-    """True if `anneal-schedule` should move clusters for a makespan. The gain is large under `rendezvous`, where two
-    devices wait for each other at each transfer, and none elsewhere.
+    """True if `anneal-schedule` should move clusters, for a makespan. The gain is large under `rendezvous`, where two
+    devices wait for each other at each transfer; under other models there is none.
     """
     suits = problem.objective == "makespan" and problem.transfer == "rendezvous" and problem.devices > 1
     return suits and has_parts(graph)
@@ -67,8 +67,8 @@ def has_parts(graph: ComputationGraph) -> bool:
 
 
 def count_at(level: int, moves: float, ops: int) -> int:
-    """Target number of clusters at a level, 0 to `LEVELS` - 1, of a search with a given number of moves. It grows by a
-    constant factor from level to level.
+    """Returns the target number of clusters at a level, 0 to `LEVELS` - 1, of a search with a given number of moves. It
+    grows by a constant factor from level to level.
     """
     last = min(max(moves / MOVES_PER_CLUSTER, MIN_CLUSTERS), float(ops))
     return int(MIN_CLUSTERS * (last / MIN_CLUSTERS) ** (level / (LEVELS - 1)))
@@ -84,12 +84,12 @@ def _join(
     max_runtime: float,
     count: int,
 ) -> None:
-    """Joins groups along the dependencies `[m]`, one after the other.
+    """Joins groups of ops along the dependencies `[m]`, one after the other, until `count` groups are left.
 
     Args:
-      cluster: `[n]`, of each op the first of its group; the result is written here.
+      cluster: `[n]`, the first op of each op's group; the result is written here.
       runtime: `[n]` float64, seconds of each group; overwritten.
-      max_runtime: seconds of a cluster.
+      max_runtime: largest run time of a cluster, seconds.
     """
     remaining = 0
     for op in range(len(cluster)):

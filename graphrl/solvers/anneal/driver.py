@@ -41,11 +41,11 @@ class Pace(NamedTuple):
     move, or a window of moves.
 
     Attributes:
-      steps: of a chain in a piece at most, where the budget is in evaluations.
-      pieces: number of pieces at least, where the budget is in evaluations.
-      seconds: of a piece, where the budget is in seconds.
+      steps: maximum number of steps of a chain in a piece, where the budget is in evaluations.
+      pieces: minimum number of pieces, where the budget is in evaluations.
+      seconds: length of a piece, where the budget is in seconds.
       first: steps of a chain in the first piece, where the budget is in seconds.
-      evaluations: of a step.
+      evaluations: number of evaluations per step.
       exchanges: how often per run the worst of several chains continues from the state of the best ("go with the
         winners", Aldous & Vazirani 1994); 0 if every chain has its own temperature.
     """
@@ -65,14 +65,14 @@ class Annealing(abc.ABC, Generic[C]):
 
     Attributes:
       search: budget, clock and progress of the run.
-      chains: at least one.
+      chains: list of chains, not empty.
       pace: lengths of the run's pieces.
-      budget: of the whole search; a part of it for some.
-      evaluations: so far.
+      budget: budget of the run: the whole search's or, for some, a part of it.
+      evaluations: number of evaluations so far.
       expected: steps of each chain in the whole run, as estimated so far.
-      reserve: seconds for the work after the run.
+      reserve: seconds to leave for the work after the run.
       clusters: forms the clusters of ops that move together (`anneal.clusters`), or None.
-      level: of the chains' current clusters; -1 before the first.
+      level: level of the chains' current clusters; -1 before the first.
     """
 
     def __init__(self, search: Search[Any], chains: Sequence[C], pace: Pace, evaluations: int = 0) -> None:
@@ -88,10 +88,10 @@ class Annealing(abc.ABC, Generic[C]):
 
     @abc.abstractmethod
     def value(self) -> float:
-        """The best objective so far."""
+        """Returns the best objective so far."""
 
     def energy(self, chain: C) -> float:
-        """Energy of a chain's current state."""
+        """Returns the energy of a chain's current state."""
         raise NotImplementedError
 
     def follow(self, chain: C, other: C) -> None:
@@ -99,11 +99,11 @@ class Annealing(abc.ABC, Generic[C]):
         raise NotImplementedError
 
     def move_ops(self, chain: C) -> Any:
-        """A writable view of the ops of a chain with clusters, with fields `device` and `next_member`."""
+        """Returns a writable view of the ops of a chain with clusters, with fields `device` and `next_member`."""
         raise NotImplementedError
 
     def after(self, share: float) -> None:
-        """Called after each piece, with the share of the run that is over."""
+        """Does work between two pieces; `share` is the share of the run that is over. Does nothing by default."""
 
     def done(self) -> bool:
         """True if nothing is left to gain."""
@@ -140,7 +140,7 @@ class Annealing(abc.ABC, Generic[C]):
                 ops["next_member"] = self.clusters.next_members(ops["device"], count_at(level, self.expected, len(ops)))
 
     def _pieces(self, steps: int | None) -> Iterator[tuple[list[int], float, float]]:
-        """Yields steps of each chain, and the shares of the run before and after them."""
+        """Yields the pieces of a run: steps of each chain, and the shares of the run before and after them."""
         if self.done():
             return
         if steps is None and self.budget.seconds is not None:
@@ -162,7 +162,7 @@ class Annealing(abc.ABC, Generic[C]):
                 yield _split_steps(low + fitting, count, low), piece / pieces, end
 
     def _timed_pieces(self) -> Iterator[tuple[list[int], float, float]]:
-        """`_pieces` for a budget in seconds; the run takes the seconds that are left now."""
+        """Yields the pieces for a budget in seconds; the run takes the seconds that are left now."""
         search, pace, count = self.search, self.pace, len(self.chains)
         assert self.budget.seconds is not None
         start, total = search.seconds, self._left()
@@ -185,13 +185,13 @@ class Annealing(abc.ABC, Generic[C]):
             self.expected = rate * whole if total is None else min(rate * whole, total / count)
 
     def _left(self) -> int | None:
-        """Steps of all chains within the remaining evaluations; None if they are not limited."""
+        """Returns the number of steps of all chains within the remaining evaluations; None if these are not limited."""
         limit = self.budget.evaluations
         return None if limit is None else (limit - self.evaluations) // self.pace.evaluations
 
 
 def temperature_at(hot: float, cold: float, share: float) -> float:
-    """The temperature after a share of the run: it falls geometrically."""
+    """Returns the temperature after a share of the run: it falls geometrically from `hot` to `cold`."""
     return hot * (cold / hot) ** share
 
 
@@ -201,7 +201,7 @@ def _split_steps(high: int, count: int, low: int = 0) -> list[int]:
 
 
 def copy_arrays(parts: T) -> T:
-    """A named tuple with copies of its arrays."""
+    """Returns a named tuple with copies of its arrays."""
     make = type(parts)._make  # type: ignore[attr-defined]
     return cast(
         T, make(copy_arrays(x) if isinstance(x, tuple) else x.copy() if isinstance(x, np.ndarray) else x for x in parts)

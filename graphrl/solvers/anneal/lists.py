@@ -33,16 +33,16 @@ from graphrl.solvers.rules.plan_state import builder
 from graphrl.solvers.solver import solver
 
 NAME = "anneal-list"
-HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, parts of the mean run time
-FIRST = 100  # lists for each op in the first round; each round has twice as many as the last
-CHUNK = 200_000  # ops that are scheduled between two checks of the clock
-MAX_DISTANCE = 4  # distance of two swapped ops, at most, in half of all moves; else any two are swapped
+HOT, COLD = 0.02, 0.0004  # first and last temperature of a round, relative to the mean run time
+FIRST = 100  # number of lists per op in the first round; each round has twice as many as the last
+CHUNK = 200_000  # number of ops that are scheduled between two checks of the clock
+MAX_DISTANCE = 4  # largest distance of two swapped ops in half of all moves; else any two are swapped
 
 OP = np.dtype(
     [
         ("runtime", np.float64),  # seconds
-        ("awaits", np.uint32),  # predecessors
-        ("left", np.uint32),  # of them, the number that have not run
+        ("awaits", np.uint32),  # number of predecessors
+        ("left", np.uint32),  # number of predecessors that have not run
         ("after", np.uint32),  # start of its row of successors
         ("device", np.uint32),
     ],
@@ -55,19 +55,19 @@ class Lists(NamedTuple):
 
     ops: np.ndarray  # [n + 1] OP
     rows: np.ndarray  # [m] uint32, successors
-    listed: np.ndarray  # [n] uint32, the ops by their places
-    place: np.ndarray  # [n] float64, the places of the ops
-    best: np.ndarray  # [n] uint32, the ops by their places in the best list
+    listed: np.ndarray  # [n] uint32, the list: the op at each place
+    place: np.ndarray  # [n] float64, the place of each op in it
+    best: np.ndarray  # [n] uint32, the best list
     ready: np.ndarray  # [n] float64, when the last of an op's predecessors that have run ends, seconds
     waiting: np.ndarray  # [n] uint32, heap by `ready` of ops whose predecessors have run but not all ended
     available: np.ndarray  # [n] uint32, heap by `place` of ops that could run now
-    started: np.ndarray  # [n] uint32, ops as they started
-    free: np.ndarray  # [d] float64, seconds
+    started: np.ndarray  # [n] uint32, ops in the order in which they started
+    free: np.ndarray  # [d] float64, seconds when each device is free
     score: np.ndarray  # [2] float64, seconds: energy of the list, infinite before it is evaluated; makespan of the best
     rng: np.ndarray  # [1] uint64
 
     def restart(self, listed: np.ndarray) -> None:
-        """Continues from another list."""
+        """Replaces the list, to continue from another one."""
         self.listed[:] = listed
         self.score[0] = np.inf
 
@@ -92,12 +92,12 @@ def prepared_in_background() -> AbstractContextManager[None]:
     prepare=prepare_with_lists,
 )
 def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
-    """Anneals in rounds from the list by levels, each twice as long as the last, until the bound is reached. An
-    evaluation is a list that is scheduled.
+    """Anneals in rounds, each twice as long as the last, until the bound is reached. Every round starts from the list
+    by levels (`lists`). An evaluation is a list that is scheduled.
 
     Args:
-      hot, cold: first and last temperature of a round, parts of the mean run time: that many more device seconds beyond
-        the bound are accepted with chance 1/e.
+      hot, cold: first and last temperature of a round, relative to the mean run time: that many more device seconds
+        beyond the bound are accepted with probability 1/e.
 
     Raises:
       ProblemError: the problem is another than makespan under `free` without a memory limit, or an option is out of
@@ -119,7 +119,7 @@ def solve(task: Task, *, hot: float = HOT, cold: float = COLD) -> Plan:
 
 
 class _Lists(Annealing[Lists]):
-    """A chain that has evaluated the list by levels."""
+    """A chain that has evaluated the list by levels (see `lists`)."""
 
     def __init__(self, task: Task, hot: float, cold: float) -> None:
         self._task, graph = task, task.graph
@@ -136,17 +136,17 @@ class _Lists(Annealing[Lists]):
         self.chains[0].restart(self._first)
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         decisions = _plan(self._task.graph, self._task.problem, self.chains[0], self._bound)
         return self._task.plan(*decisions, evaluations=self.evaluations, bound=self._bound)
 
     def walk(self, chain: Lists, steps: int, begin: float, end: float) -> int:
-        """Evaluates lists between two shares of a round."""
+        """Evaluates lists, at the temperatures between two shares of a round."""
         hot, cold = (temperature_at(self._hot, self._cold, share) for share in (begin, end))
         return anneal(chain, steps, hot, cold, self._bound)
 
     def value(self) -> float:
-        """Makespan of the best list, seconds."""
+        """Returns the makespan of the best list, in seconds."""
         return float(self.chains[0].score[1])
 
     def done(self) -> bool:
@@ -160,7 +160,7 @@ def supports(problem: Problem) -> bool:
 
 
 def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -> Lists:
-    """The list by levels: the longest path to the end first."""
+    """Returns a new chain with the list by levels: the op with the longest path to the end first."""
     a = graph.arrays
     n, (source, target) = a.num_ops, a.dependencies()
     ops = np.zeros(n + 1, OP)
@@ -186,7 +186,7 @@ def lists(graph: ComputationGraph, devices: int, seed: np.random.SeedSequence) -
 
 
 def _plan(graph: ComputationGraph, problem: Problem, search: Lists, bound: float) -> PlacedOrder:
-    """Schedules the best list again, for its plan; the search is not changed."""
+    """Schedules the best list again, to get its plan; the search is not changed."""
     best = Lists(*(part.copy() for part in search))
     best.restart(search.best)
     anneal(best, 1, 1.0, 1.0, bound)
@@ -199,10 +199,10 @@ def anneal(s: Lists, moves: int, hot: float, cold: float, bound: float) -> int:
     evaluated first.
 
     Args:
-      s: new, or as an earlier call left it.
-      moves: at least 1.
+      s: the chain, new or as an earlier call left it.
+      moves: maximum number of lists to evaluate, at least 1.
       hot, cold: temperature of the first move, and after the last one, seconds: it falls geometrically.
-      bound: of the makespan, seconds.
+      bound: lower bound of the makespan, seconds.
     """
     n, evaluated = len(s.listed), integer(0)
     cooling, temperature = (cold / hot) ** (1.0 / max(1, moves)), hot
@@ -238,9 +238,9 @@ def _swap(s: Lists, one: int, other: int) -> None:
 
 @part
 def _schedule(s: Lists, bound: float, limit: float) -> float:
-    """The energy of the list, or a value above the limit; keeps the list if its makespan is the least so far.
+    """Computes the energy of the list, or a value above the limit; keeps the list if its makespan is the least so far.
 
-    Device seconds beyond the bound are the seconds that devices wait before it, less the wait that the bound allows.
+    The energy is the device seconds beyond the bound: those that devices wait before it, less the wait that it allows.
     """
     ops, ready, free, d = s.ops, s.ready, s.free, len(s.free)
     n = len(s.listed)

@@ -23,39 +23,39 @@ from graphrl.solvers.loads.groups import Blocks, Groups, placed_plan
 from graphrl.solvers.loads.stages import equal_placement
 from graphrl.solvers.solver import solver
 
-HOT, COLD = 0.02, 2e-5  # temperatures, as parts of the first largest load
+HOT, COLD = 0.02, 2e-5  # first and last temperature of a round, relative to the first largest load
 ROUNDS = 5
 PACE = Pace(steps=10_000, pieces=100)
-TO_NEIGHBOUR, TO_ANY, SWAP = 0.3, 0.35, 0.75  # shares of moves, added up: to a neighbour's device, to any, swap of two
-MAX_GROUPS = 64  # groups that move together at most, in the rest of the moves
+TO_NEIGHBOUR, TO_ANY, SWAP = 0.3, 0.35, 0.75  # cumulative shares: to a neighbour's device, to any, swap of two
+MAX_GROUPS = 64  # maximum number of groups that move together, in the rest of the moves
 SMOOTH = 4.0  # weight of the loads' norm of order 8 in the energy: many placements have the same largest load
-PENALTY = 4.0  # cost of an excess of the whole limit, in mean loads at the least run times
-MAX_TRIES = 8  # draws of a neighbour on another device, before any device is drawn
+PENALTY = 4.0  # energy of an excess as large as the limit, in mean loads at the least run times
+MAX_TRIES = 8  # draws of a neighbour on another device, before a random device is drawn
 ROUNDING = 1e-12  # relative, of sums that are added in another order
 
 
 class Chain(NamedTuple):
-    """A placement of groups, its costs, and the best placement of the chain."""
+    """A placement of b groups on d devices, its costs, and the chain's best placement; nets as in `groups.Groups`."""
 
     runtime: np.ndarray  # [b, 2] float64, inf where it cannot run
     weight: np.ndarray  # [b] float64, bytes
-    nets_start: np.ndarray  # [b + 1] int64, into the next
+    nets_start: np.ndarray  # [b + 1] int64, start of each group's nets in `nets`
     nets: np.ndarray  # [y] int64, nets of each group
-    ends_start: np.ndarray  # [m + 1] int64, into the next
+    ends_start: np.ndarray  # [m + 1] int64, start of each net's groups in `ends`
     ends: np.ndarray  # [y] int64, groups of each net, its producer first
-    seconds: np.ndarray  # [m] float64
-    kinds: np.ndarray  # [d] int64
-    device: np.ndarray  # [b] int64
-    readers: np.ndarray  # [m, d] int64, groups on a device that read a net
-    spread: np.ndarray  # [m] int64, devices with readers
+    seconds: np.ndarray  # [m] float64, transfer time of each net
+    kinds: np.ndarray  # [d] int64, ACCELERATOR or CPU
+    device: np.ndarray  # [b] int64, device of each group
+    readers: np.ndarray  # [m, d] int64, number of groups on a device that read a net
+    spread: np.ndarray  # [m] int64, number of devices with readers
     load: np.ndarray  # [d] float64, seconds
     weights: np.ndarray  # [d] float64, bytes
-    best: np.ndarray  # [b] int64, device
-    rank: np.ndarray  # [2] float64, of the best: excess and largest load
+    best: np.ndarray  # [b] int64, device of each group in the best placement
+    rank: np.ndarray  # [2] float64, excess and largest load of the best placement
     moved: np.ndarray  # [MOST, 2] int64, groups of the move and their old devices
     last_draw: np.ndarray  # [b + 1] int64, the last move that drew a group; last, the number of moves
     rng: np.ndarray  # [1] uint64
-    limits: np.ndarray  # [2] float64, bytes of an accelerator, and the penalty for a byte of excess
+    limits: np.ndarray  # [2] float64, memory limit of an accelerator in bytes, and the penalty per byte of excess
 
 
 @functools.cache
@@ -81,7 +81,7 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
     Args:
       rounds: number of times that the temperature falls, each from the chain's current state. Each round settles early
         which devices have the few largest groups.
-      hot, cold: the first and the last temperature of a round, as parts of the first largest load.
+      hot, cold: first and last temperature of a round, relative to the first largest load.
       hint: a plan to start from.
 
     Raises:
@@ -103,7 +103,7 @@ def solve(task: Task, *, rounds: int = ROUNDS, hot: float = HOT, cold: float = C
 
 
 class _Loads(Annealing[Chain]):
-    """A chain whose temperature falls from `hot` to `cold`, seconds, once a round."""
+    """A chain whose temperature falls from `hot` to `cold`, seconds, once per round."""
 
     def __init__(self, task: Task, first: Plan, rounds: int, hot: float, cold: float) -> None:
         self._task, self._first, self._rounds, self._hot, self._cold = task, first, rounds, hot, cold
@@ -113,19 +113,19 @@ class _Loads(Annealing[Chain]):
         super().__init__(task, [chain(self._groups, device, np.random.SeedSequence(task.seed))], PACE, evaluations=1)
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         plan = placed_plan(self._task, self.chains[0].best[self._groups.of], evaluations=self.evaluations)
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes moves between two shares of the budget, in the round of the first share."""
+        """Makes moves, at the temperatures between two shares of the budget, in the round of the first share."""
         part = self._rounds * begin % 1.0
         shares = part, min(1.0, part + self._rounds * (end - begin))
         anneal(chain, steps, *(temperature_at(self._hot, self._cold, share) for share in shares))
         return steps
 
     def value(self) -> float:
-        """The largest load of the best placement, seconds."""
+        """Returns the largest load of the best placement, in seconds."""
         return float(self.chains[0].rank[1])
 
     def done(self) -> bool:
@@ -134,7 +134,7 @@ class _Loads(Annealing[Chain]):
 
 
 def chain(groups: Groups, device: np.ndarray, seed: np.random.SeedSequence) -> Chain:
-    """A chain that starts from a device for each group, `[b]`."""
+    """Returns a chain that starts from a device for each group, `[b]`."""
     incidence, (count, devices) = groups.incidence(), (len(groups.weight), len(groups.kinds))
     nets, limit = len(groups.seconds), groups.limit
     lowest = float(np.minimum(groups.runtime[:, 0], groups.runtime[:, 1]).sum()) / devices
@@ -189,8 +189,8 @@ def anneal(c: Chain, moves: int, hot: float, cold: float) -> None:
 
 @entry
 def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
-    """Moves groups to other devices, `changes` `[k, 2]` int64. Keeps a change if it lowers the energy (`energy_of`) and
-    raises neither the largest load nor the excess. Without changes it only costs the placement.
+    """Tries to move groups to other devices, by `changes` `[k, 2]` int64. Keeps a change if it lowers the energy
+    (`energy_of`) and raises neither the largest load nor the excess. Without changes it only costs the placement.
 
     `energies` `[b, d]`, if it has rows, is filled with the energy after each single move of a group; inf where the
     group cannot run. Afterwards `c.rank` has the costs.
@@ -223,7 +223,7 @@ def climb(c: Chain, changes: np.ndarray, energies: np.ndarray) -> None:
 
 @part
 def recount(c: Chain) -> None:
-    """Recomputes the loads, as sums drift."""
+    """Recomputes the loads from scratch, as updated sums drift."""
     for device in range(len(c.load)):
         c.load[device] = c.weights[device] = 0.0
     for group in range(len(c.device)):
@@ -300,7 +300,7 @@ def largest_excess(c: Chain) -> float:
 
 @part
 def energy_of(c: Chain, largest: float, excess: float) -> float:
-    """Energy in seconds: the largest load, a norm of all loads, and a penalty."""
+    """Returns the energy in seconds: the largest load, a norm of all loads, and a penalty for the excess."""
     norm = 0.0
     for device in range(len(c.load)):
         ratio = c.load[device] / largest if largest > 0 else 0.0
@@ -319,7 +319,7 @@ def _keep_best(c: Chain, largest: float, excess: float) -> None:
 
 @part
 def _neighbour(c: Chain, group: int) -> int:
-    """A random group on one of its nets; the group itself if it has no nets."""
+    """Returns a random group on one of a group's nets; the group itself if it has no nets."""
     degree = c.nets_start[group + 1] - c.nets_start[group]
     if degree == 0:
         return group
@@ -340,7 +340,7 @@ def _shift_in_move(c: Chain, count: int, group: int, to: int) -> int:
 
 @part
 def _draw(c: Chain) -> int:
-    """Draws and makes a move; returns its number of groups."""
+    """Draws and makes a move; returns the number of groups that it moves."""
     u, group = uniform(c.rng), below(c.rng, len(c.device))
     if u < TO_NEIGHBOUR:
         return _shift_in_move(c, 0, group, c.device[_neighbour(c, group)])
@@ -356,7 +356,7 @@ def _draw(c: Chain) -> int:
 
 @part
 def _draw_cluster(c: Chain, group: int) -> int:
-    """Moves connected groups of one device to the device of one of their neighbours or to any; returns their number."""
+    """Moves connected groups of one device to the device of a neighbour of theirs or to any; returns their number."""
     here, size = c.device[group], 2 << below(c.rng, 6)
     to = here
     for _ in range(MAX_TRIES):

@@ -2,8 +2,8 @@
 
 Chains at a ladder of temperatures run in parallel on all cores, and the best order that they find within the budget is
 the answer. The moves of a chain stay in one window for a while: WIDTH neighbouring places of the order. A move takes
-one of its ops and puts it at one of all places of the window between its last predecessor and its first successor.
-With A and B the memory while another op runs, if the moved op comes after or before it, the energy at place g is
+one of its ops and puts it at one of all places of the window between its last predecessor and its first successor. With
+A and B the memory while another op runs, if the moved op comes after or before it, the energy at place g is
 
     E(g)^4 = sum over other ops r before g of f(A_r) + sum over those from g on of f(B_r) + f(at the op itself)
 
@@ -39,16 +39,16 @@ from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.solvers.solver import solver
 
 MAX_CHAINS = 1024
-STEPS = 256  # moves of a chain in a window
-PACE = Pace(steps=16, seconds=0.1, first=16, exchanges=0)  # in windows
-RANDOM_STARTS = 64
+STEPS = 256  # number of moves of a chain in a window
+PACE = Pace(steps=16, seconds=0.1, first=16, exchanges=0)  # a step is a window
+RANDOM_STARTS = 64  # number of random orders to choose starts from
 MAX_RANDOM_OPS = 5_000  # random orders are far from the best on larger graphs, and slow to draw
-START = 2e-3  # temperature, a part of the best peak, of the chain in the middle of the ladder
+START = 2e-3  # first temperature, relative to the best peak, of the chain in the middle of the ladder
 FINE = 6.4e-3  # if the buffers' root mean square is a larger part of the peak, the start is hotter by the same factor
-COOLING = 16.0  # from the start to the end
-SPREAD = 4.0  # of the start temperatures between the hottest and the coldest chain
-WIDTH = 128  # places of a window
-BAND = 0.15  # distance below the best peak where the energy starts to count, as a part of it
+COOLING = 16.0  # ratio of the first to the last temperature
+SPREAD = 4.0  # ratio of the first temperatures of the hottest and the coldest chain
+WIDTH = 128  # number of places in a window
+BAND = 0.15  # distance below the best peak where memory starts to add to the energy, relative to that peak
 FOCUS = 0.75  # share of windows where the memory is near its peak; the others are anywhere
 # Rows are parts of `MoveGraph.rows`; they end at the start of the next record's row.
 OP = np.dtype(
@@ -103,11 +103,11 @@ class Chain(NamedTuple):
     place: np.ndarray  # [n] int64, of each op
     during: np.ndarray  # [n] float64, bytes while the op at a place runs
     before: np.ndarray  # [n + 1] float64, bytes live before it, and at the end
-    best_order: np.ndarray  # [n] int64, that of least peak at the end of a window
-    best: np.ndarray  # [1] float64, bytes, its peak
+    best_order: np.ndarray  # [n] int64, the order of least peak among those at the end of a window
+    best: np.ndarray  # [1] float64, its peak in bytes
     rng: np.ndarray  # [1] uint64
-    gain: np.ndarray  # [WIDTH + 1] float64, work: see `_energies`
-    energy: np.ndarray  # [WIDTH] float64, work: E^4 at each place of the window, less the part that all places share
+    gain: np.ndarray  # [WIDTH + 1] float64, work space: see `_energies`
+    energy: np.ndarray  # [WIDTH] float64, work space: E^4 at each place of the window, less the part shared by all
 
 
 class _Orders(Annealing[tuple[Chain, float]]):
@@ -131,7 +131,7 @@ class _Orders(Annealing[tuple[Chain, float]]):
         super().__init__(task, list(zip(states, temperatures.tolist(), strict=True)), pace)
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         return self._task.plan(None, self._best, evaluations=max(1, self.evaluations))
 
     def walk(self, chain: tuple[Chain, float], steps: int, begin: float, end: float) -> int:
@@ -142,11 +142,11 @@ class _Orders(Annealing[tuple[Chain, float]]):
         return steps * self.pace.evaluations
 
     def value(self) -> float:
-        """The objective of the least peak so far."""
+        """Returns the objective of the least peak so far."""
         return self._task.order_value(self._peak)
 
     def after(self, share: float) -> None:
-        """Keeps the best order."""
+        """Keeps the best order of the chains."""
         self._keep(np.stack([chain.best_order for chain, _ in self.chains]))
 
     def done(self) -> bool:
@@ -168,13 +168,13 @@ class MoveGraph(NamedTuple):
 
 
 class MoveBuffers:
-    """The buffers that moves count.
+    """Buffers of a graph, as the moves count them.
 
     Attributes:
-      writer: `[b]` op of each.
-      users: `[b]` lists of ops.
+      writer: `[b]` the op that writes each buffer.
+      users: `[b]` lists of the ops that read each buffer.
       size: `[b]` float64, bytes.
-      pinned: `[b]` bool, never freed.
+      pinned: `[b]` bool, True if the buffer is never freed.
       workspace: `[n]` int64, bytes.
     """
 
@@ -206,7 +206,7 @@ class MoveBuffers:
         self.workspace = flow.graph.arrays.workspace_bytes
 
     def arrays(self, flow: Flow) -> MoveGraph:
-        """The arrays that compiled moves read."""
+        """Returns the arrays that compiled moves read."""
         n = flow.num_ops
         reads: list[list[int]] = [[] for _ in range(n)]
         ops, buffers = np.zeros(n + 1, OP), np.zeros(len(self.users) + 1, BUFFER)
@@ -231,7 +231,7 @@ class MoveBuffers:
 
 
 class Profile:
-    """The memory along orders, in bytes, as annealing counts it."""
+    """Computes the memory along orders, in bytes, as annealing counts it."""
 
     def __init__(self, buffers: MoveBuffers) -> None:
         self._needed = buffers.workspace.astype(np.float64)  # [n]
@@ -244,11 +244,11 @@ class Profile:
         self._freed = buffers.size[freed]
 
     def __call__(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes `[n]` while the op at each place of an order `[n]` runs; `[n + 1]` live before it, and at the end."""
+        """Returns bytes by place in an order `[n]`: `[n]` during its op, `[n + 1]` live before it and at the end."""
         n = len(order)
         place = np.empty(n, np.int64)
         place[order] = np.arange(n)
-        change = np.zeros(n + 1)  # of live memory, by the op before each place
+        change = np.zeros(n + 1)  # change of live memory by the op before each place
         np.add.at(change, place[self._writer] + 1, self._size)
         if len(self._users):
             np.add.at(change, np.maximum.reduceat(place[self._users], self._first) + 1, -self._freed)
@@ -257,7 +257,7 @@ class Profile:
 
 
 def start_chains(orders: np.ndarray, profile: Profile, seeds: Sequence[np.random.SeedSequence]) -> list[Chain]:
-    """Chains that start from the orders `[c, n]`."""
+    """Returns chains that start from the orders `[c, n]`."""
     chains = []
     for order, seed in zip(orders, seeds, strict=True):
         during, before = profile(order)
@@ -277,8 +277,8 @@ def anneal(c: Chain, w: MoveGraph, windows: int, steps: int, hot: float, cold: f
       c: the chain.
       w: arrays of the graph.
       windows: number of windows.
-      steps: moves in each.
-      hot, cold: first and last temperature, parts of the best peak.
+      steps: number of moves in each window.
+      hot, cold: first and last temperature, relative to the best peak.
     """
     n = len(c.order)
     width = min(n, len(c.energy))
@@ -298,8 +298,8 @@ def anneal(c: Chain, w: MoveGraph, windows: int, steps: int, hot: float, cold: f
 
 
 def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequence[np.ndarray]) -> np.ndarray:
-    """Different orders `[c, n]`: the best of the given ones, those of the rules, and random ones. They repeat if there
-    are fewer than c.
+    """Returns different orders `[c, n]`: the best of the given ones, those of the rules, and random ones. They repeat
+    if there are fewer than c.
     """
     orders = [*given, *memory_orders(flow)]
     if flow.num_ops <= MAX_RANDOM_OPS:
@@ -312,13 +312,13 @@ def start_orders(flow: Flow, usage: Usage, chains: int, seed: int, given: Sequen
 
 
 def _begins(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    """Starts of consecutive rows, and the end of the last."""
+    """Returns the starts of consecutive rows, and the end of the last."""
     return np.cumsum([0, *map(len, lists)])
 
 
 @part
 def _start(c: Chain, floor: float, width: int) -> int:
-    """First place of a window: around a place drawn by its excess, or around any place."""
+    """Draws the first place of a window: around a place drawn by its excess, or around any place."""
     n = len(c.order)
     middle = below(c.rng, n)
     if uniform(c.rng) < FOCUS:
@@ -352,7 +352,7 @@ def _move(
     inverse: float,
     temperature: float,
 ) -> float:
-    """Moves op x within places `start` to `stop`; returns the order's E^4, which was `total`."""
+    """Moves op x within places `start` to `stop` - 1; returns the order's new E^4, which was `total`."""
     ops, rows, place, energy = w.ops, w.rows, c.place, c.energy
     here, low, high = place[x], start, stop - 1
     for e in range(ops[x].before, ops[x + 1].before):
@@ -395,8 +395,7 @@ def _keep_best(c: Chain) -> None:
 @part
 def _energies(c: Chain, w: MoveGraph, x: int, low: int, high: int, floor: float, inverse: float) -> None:
     """Computes the energies of op x at places `low` to `high`, and the gains: by how much the memory at the place of
-    another op, from `low` to `high` + 1, is larger if x ran before it. A gain is x's outputs, less the inputs that it
-    freed.
+    another op, from `low` to `high` + 1, is larger if x ran before it (x's outputs, less the inputs that it freed).
     """
     ops, buffers, rows, place, during, before = w.ops, w.buffers, w.rows, c.place, c.during, c.before
     gain, energy = c.gain, c.energy
@@ -412,7 +411,7 @@ def _energies(c: Chain, w: MoveGraph, x: int, low: int, high: int, floor: float,
                 last = max(last, place[rows[u]])
         if last <= high:
             gain[last + 1 - low] -= buffers[buffer].size
-    later = 0.0  # of the ops that run after x, if x goes first
+    later = 0.0  # energy of the ops that run after x, if x goes first
     total_gain = 0.0
     for k in range(size + 1):
         total_gain += gain[k]

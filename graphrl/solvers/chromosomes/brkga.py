@@ -50,24 +50,24 @@ from graphrl.graphs.padding import PaddedGraph, Sizes
 from graphrl.mesh import make_mesh, most_that_share
 from graphrl.random_bits import random_words, unit_interval
 
-_CELLS = 128
-_POINTS = 128  # of the numerical integral, over 10 standard deviations
+_CELLS = 128  # cells of a table of quantiles
+_POINTS = 128  # points of the numerical integral, over 10 standard deviations
 _LARGEST = 1 - 2.0**-24  # the largest float32 below 1
 _CPU_STATE = 2**17  # lanes times slots that share a program on a CPU: state of a few megabytes
 UNIFORM = -1
 
 
 class BetaTable(NamedTuple):
-    """The Beta distribution of each gene of each graph, among c tabulated ones or uniform."""
+    """The distribution of each gene of each graph: one of c tabulated Beta distributions, or uniform."""
 
     logit: jax.Array  # [c, cells + 1] float32, logit of the quantile at i / cells; both ends repeat their neighbours
-    lower_rate: jax.Array  # [c] float32, density over mass at the lowest tabulated quantile
-    upper_rate: jax.Array  # [c] float32, the same at the highest, for the mass above it
+    lower_rate: jax.Array  # [c] float32, density over the mass below, at the lowest tabulated quantile
+    upper_rate: jax.Array  # [c] float32, density over the mass above, at the highest one
     choice: jax.Array  # [k, g] int32, index of the distribution, or UNIFORM
 
 
 def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
-    """Tabulates Beta(alpha, beta), elementwise: each gene has its own, c = k * g.
+    """Tabulates Beta(alpha, beta) for each gene: c = k * g distributions.
 
     Args:
       alpha, beta: `[k, g]` float32, from 0.05 to 1,000. (1, 1) is the uniform distribution.
@@ -96,7 +96,7 @@ def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Sizes and bias of the algorithm. Static: each combination compiles a program.
+    """Population sizes and elite bias of BRKGA. Static: each combination compiles a program.
 
     Raises:
       ProblemError: a value is out of range.
@@ -119,20 +119,20 @@ class Parameters:
 
     @property
     def offspring(self) -> int:
-        """Chromosomes that a generation makes and evaluates: children and mutants."""
+        """Number of chromosomes that a generation makes and evaluates: children and mutants."""
         return self.population - self.elites
 
     def shrunk(self, offspring: int) -> "Parameters":
-        """A copy with fewer offspring a generation."""
+        """Returns a copy with fewer offspring per generation."""
         return dataclasses.replace(self, population=self.elites + offspring, mutants=min(self.mutants, offspring))
 
     def generations(self, evaluations: int) -> int:
-        """Generations that fit into a budget of evaluations; at least one."""
+        """Returns the number of generations that fit into a budget of evaluations; at least one."""
         return max(1, evaluations // self.offspring)
 
 
 class State(NamedTuple):
-    """A population of every graph of a batch: k genes, g graphs, E elites, O offspring."""
+    """The populations of all graphs of a batch: k genes, g graphs, E elites, O offspring."""
 
     elites: jax.Array  # [k, g, E] float32
     elite_fitness: jax.Array  # [g, E] float32, ascending; inf before the first generation
@@ -145,7 +145,7 @@ class State(NamedTuple):
 
 
 def op_proposals(shapes: Sequence[tuple[float, float]], sizes: Sizes, devices: int, graphs: int) -> BetaTable:
-    """Proposals with one Beta(alpha, beta) for all affinities and op keys, and uniform transfer keys.
+    """Returns proposals with one Beta(alpha, beta) for all affinities and op keys, and uniform transfer keys.
 
     The first `graphs` graphs of the batch have the first pair of `shapes`, the next ones the second, and so on.
 
@@ -164,10 +164,10 @@ def init(
     initial: jax.Array | None = None,
     elite_bias: jax.Array | None = None,
 ) -> State:
-    """The first population.
+    """Returns the first population.
 
     Args:
-      keys: `[g]` typed keys, one a graph.
+      keys: `[g]` typed keys, one per graph.
       graph: a batch of graphs (leading axis g).
       problem: the problem that chromosomes solve.
       parameters: static.
@@ -202,7 +202,7 @@ def evolve(
     """Runs `generations` more generations. How a run is cut into calls does not change its result.
 
     Args:
-      state: of `init` or of this function; donate it, it is as large as the population.
+      state: result of `init` or of this function; donate it, it is as large as the population.
       graph, problem: as given to `init`.
       parameters: static.
       generations: static or traced; static where a trip count known only at run time is slow (GPUs).
@@ -217,12 +217,12 @@ def evolve(
 
 
 def best(state: State) -> tuple[jax.Array, jax.Array]:
-    """The best chromosome of each graph so far, and its fitness: `[k, g]` float32 and `[g]` float32."""
+    """Returns the best chromosome of each graph so far, and its fitness: `[k, g]` float32 and `[g]` float32."""
     return state.elites[..., 0], state.elite_fitness[:, 0]
 
 
 def _next(state: State, values: jax.Array, parameters: Parameters, proposals: BetaTable | None) -> State:
-    """Selection, crossover and mutation, given the fitness `[g, O]` of the offspring."""
+    """Selection, crossover and mutation: makes the next generation, given the fitness `[g, O]` of the offspring."""
     k, g, _ = state.offspring.shape
     p, e = parameters.population, parameters.elites
     fitness = jnp.concatenate([state.elite_fitness, values], -1)
@@ -257,14 +257,14 @@ def run_batch(
     elite_bias: jax.Array | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The best solutions of a batch of graphs after a number of evaluations each.
+    """Runs BRKGA on a batch of graphs, for a number of evaluations each, and returns the best solutions.
 
     Args:
-      keys: `[g]` typed keys, one a graph.
+      keys: `[g]` typed keys, one per graph.
       graph: a batch of graphs (leading axis g), on the host or a device.
       problem: the planning problem.
       parameters: static.
-      evaluations: of each graph; rounded down to whole generations, at least one.
+      evaluations: number per graph; rounded down to whole generations, at least one.
       proposals: the Beta distribution of each gene, of shape `[k, g]`; None is uniform.
       elite_bias: `[g]` float32, in place of that of `parameters`.
       mesh: one axis of devices to spread the graphs over; by default local devices, the most whose number divides g.
@@ -297,7 +297,7 @@ def run_grouped(
     parameters: Parameters,
     generations: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """`run_batch` on one device, for a traced caller: all graphs in one batch or, on a CPU, in groups."""
+    """Runs `run_batch` on one device, for a traced caller: all graphs in one batch or, on a CPU, in groups."""
 
     def run(group: tuple[jax.Array, PaddedGraph, jax.Array | None, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
         keys, graph, choice, elite_bias = group
@@ -319,12 +319,12 @@ def run_grouped(
 
 
 def _variance_bound(shape: jax.Array) -> jax.Array:
-    """A bound of the trigamma function: 1/x + 1/x^2."""
+    """Returns an upper bound of the trigamma function: 1/x + 1/x^2."""
     return 1 / shape + 1 / jnp.square(shape)
 
 
 def _log_density(logit: jax.Array, alpha: jax.Array, beta: jax.Array) -> jax.Array:
-    """Log density of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
+    """Returns the log density of the logit of a Beta variable, up to a constant: `[k, g, x]`."""
     return alpha[..., None] * logit - (alpha + beta)[..., None] * jax.nn.softplus(logit)
 
 
@@ -340,12 +340,12 @@ def shared_betas(shapes: Sequence[tuple[float, float]], genes: int, uniform: int
 
 
 def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
-    """The number of each gene in a graph without padding; padding has numbers after them: `[k, g]` uint32."""
+    """Returns the number of each gene in a graph without padding; padding genes come last: `[k, g]` uint32."""
     k, sizes = num_genes(graph.sizes, devices), graph.sizes
     ops, tensors = (jnp.asarray(count)[None, None] for count in (graph.num_ops, graph.num_tensors))
 
     def blocks(count: int, size: int, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """For `count` blocks of `size` genes: number among the real genes, and True if it is real; `[genes, g]`."""
+        """Numbers the real genes of `count` blocks of `size`; returns numbers and True for real ones, `[genes, g]`."""
         block = jnp.arange(count, dtype=jnp.int32)[:, None, None]
         place = jnp.arange(size, dtype=jnp.int32)[None, :, None]
         is_real = jnp.broadcast_to(place < real, (count, size, real.shape[-1]))
@@ -359,13 +359,13 @@ def _rows(graph: PaddedGraph, devices: int) -> jax.Array:
 
 
 def _sample(words: jax.Array, proposals: BetaTable | None) -> jax.Array:
-    """Genes from random words `[k, g, m]`: uniform, or each from its own Beta distribution."""
+    """Converts random words `[k, g, m]` to genes: uniform, or each from its own Beta distribution."""
     uniform = unit_interval(words)
     return uniform if proposals is None else beta_quantile(proposals, uniform)
 
 
 def _seeds(keys: jax.Array, generation: jax.Array) -> jax.Array:
-    """Two words for each graph and generation (-1: the first population): `[g, 2]` uint32."""
+    """Returns two random words for each graph and a generation (-1: the first population): `[g, 2]` uint32."""
     return jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, generation + jnp.int32(1)), (2,)))(keys)
 
 
@@ -388,7 +388,7 @@ def _draw(
     parameters: Parameters,
     proposals: BetaTable | None,
 ) -> Draw:
-    """Parents, coins and mutants of the generation after `generation`."""
+    """Draws parents, coins and mutants of the generation after `generation`."""
     (k, g), p, e, m = rows.shape, parameters.population, parameters.elites, parameters.mutants
     seeds = _seeds(keys, generation)
     words = random_words(seeds, rows, parameters.offspring)
@@ -426,13 +426,13 @@ def _sharded(
 
 
 def _group_size(graphs: int, sizes: Sizes, parameters: Parameters) -> int:
-    """Graphs that run together on a CPU: the largest divisor whose state is small enough."""
+    """Returns the number of graphs that run together on a CPU: the largest divisor whose state is small enough."""
     fitting = max(1, _CPU_STATE // (parameters.offspring * sizes.slots))
     return max(n for n in range(1, graphs + 1) if graphs % n == 0 and n <= fitting)
 
 
 def beta_quantile(table: BetaTable, uniform: jax.Array) -> jax.Array:
-    """The quantiles at `uniform` `[k, g, m]` in [0, 1) of each gene's distribution: `[k, g, m]` float32 in [0, 1)."""
+    """Returns each gene's quantiles at `uniform` `[k, g, m]` in [0, 1): `[k, g, m]` float32 in [0, 1)."""
     choice = jnp.maximum(table.choice, 0)
     scaled = uniform * _CELLS
     cell = jnp.minimum(scaled.astype(jnp.int32), _CELLS - 1)

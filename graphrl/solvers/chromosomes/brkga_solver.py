@@ -51,14 +51,14 @@ from graphrl.solvers.solver import solver
 def chromosome(
     graph: ComputationGraph, problem: Problem, sizes: Sizes, placement: np.ndarray, order: np.ndarray
 ) -> np.ndarray:
-    """Genes that decode to this placement and order: `[k]` float32 (`costs.device.decisions` has their layout).
+    """Encodes a placement and an order as genes: `[k]` float32 (`costs.device.decisions` has their layout).
 
     Keys fall along the order. If an order is longer than a quantised key has levels (above about 16,000 nodes),
     neighbours may change places.
 
     Args:
-      graph, problem: of the plan.
-      sizes: of the padded graph that the genes are for.
+      graph, problem: graph and problem of the plan.
+      sizes: sizes of the padded graph that the genes are for.
       placement: `[n]` int.
       order: `[m]` int, node ids of `costs.exact`: op v is v, tensor t to device b is n + t * devices + b.
     """
@@ -82,14 +82,14 @@ def chromosomes(
     sizes: Sizes,
     starts: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
-    """`chromosome` of each (placement, order): `[k, 1, m]` float32, the layout of `brkga.init`."""
+    """Encodes each (placement, order) by `chromosome`: `[k, 1, m]` float32, the layout of `brkga.init`."""
     return np.stack([chromosome(graph, problem, sizes, *start) for start in starts], -1)[:, None]
 
 
 def decisions(
     graph: ComputationGraph, problem: Problem, sizes: Sizes, genes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The placement `[n]` and order `[m]` of genes `[k]` float32, decoded by the exact host twin."""
+    """Decodes genes `[k]` float32 into a placement `[n]` and an order `[m]`, by the exact host twin."""
     n, t, d = graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     affinities = genes[: d * sizes.ops].reshape(d, sizes.ops)[:, :n]
     placement = affinities.argmax(0)
@@ -98,7 +98,7 @@ def decisions(
     return placement, decode(graph, problem, placement, op_keys, transfer_keys)
 
 
-_CHUNK_SECONDS = 0.3  # of device work between two checks of the clock
+_CHUNK_SECONDS = 0.3  # device time between two checks of the clock
 
 State = TypeVar("State")
 Share = tuple[float, float]  # see `Task.share`
@@ -117,10 +117,10 @@ def search_population(
 
     Args:
       padded: the graph as a batch of one.
-      state: before the first step.
+      state: the state before the first step.
       advance: (state, steps, share of the budget spent before them and by each) -> state; may donate the state.
       best: state -> (genes `[k]`, fitness `[]`), on the device.
-      evaluations: of one step.
+      evaluations: number of evaluations in one step.
     """
     total = None if task.budget.evaluations is None else max(1, task.budget.evaluations // evaluations)
     unit = float(np.asarray(padded.byte_unit if task.problem.objective == "peak_memory" else padded.second_unit)[0])
@@ -150,10 +150,10 @@ _evolve = jax.jit(brkga.evolve, static_argnames=("parameters",), donate_argnames
 
 @solver("brkga", "biased random-key genetic algorithm, from random chromosomes (REGAL's baseline)")
 def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """REGAL's "BRKGA XK" is this method with X thousand evaluations.
+    """Runs BRKGA from random chromosomes. REGAL's "BRKGA XK" is this method with X thousand evaluations.
 
     Args:
-      population, elites, mutants, bias: of `brkga.Parameters`.
+      population, elites, mutants, bias: see `brkga.Parameters`.
 
     Raises:
       ProblemError: an option is out of range.
@@ -163,7 +163,7 @@ def solve(task: Task, *, population: int = 100, elites: int = 20, mutants: int =
 
 @solver("brkga+", "brkga with list scheduling and the given order in its first population", prepare=prepare)
 def solve_warm(task: Task, *, population: int = 100, elites: int = 20, mutants: int = 20, bias: float = 0.7) -> Plan:
-    """BRKGA with a warm start; arguments and errors as in `solve`."""
+    """Runs BRKGA with a warm start; arguments and errors as in `solve`."""
     parameters = brkga.Parameters(population, elites, mutants, bias)
     return evolve(task, parameters, [schedule(task.graph, task.problem), given_order(task.graph, task.problem)])
 
@@ -174,10 +174,10 @@ def evolve(
     warm_starts: Sequence[PlacedOrder] = (),
     proposals: Callable[[Sizes], BetaTable] | None = None,
 ) -> Plan:
-    """BRKGA: whole generations within the budget; if it is less than a generation, one smaller generation.
+    """Runs BRKGA for whole generations within the budget; if it is less than a generation, one smaller generation.
 
     Args:
-      parameters: of the algorithm.
+      parameters: population sizes and elite bias.
       warm_starts: plans that are part of the first population; the first `offspring` of them.
       proposals: makes, for the graph padded to some sizes, the distribution of each gene in the first population and
         in mutants (choices `[k, 1]`); None is uniform.
@@ -205,13 +205,13 @@ def evolve(
     )
 
 
-_SAMPLES = 80  # per step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
+_SAMPLES = 80  # number per step; 80 to 256 lanes are fastest on a CPU: 1,000 are 0.65 times as fast
 
 
 class _State(NamedTuple):
-    genes: jax.Array  # [k] float32, the best so far
+    genes: jax.Array  # [k] float32, the best chromosome so far
     value: jax.Array  # [] float32, its fitness
-    samples: jax.Array  # [k, 1, samples] float32, the next to evaluate
+    samples: jax.Array  # [k, 1, samples] float32, the chromosomes to evaluate next
     step: jax.Array  # [] int32
     key: jax.Array
 
@@ -261,7 +261,7 @@ STORED = "brkga_tuned.json"
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The tuned parameters."""
+    """Tuned parameters of "brkga-tuned"; alpha and beta are those of its Beta distribution."""
 
     population: int
     elites: int
@@ -273,23 +273,23 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The tuned values, in all combinations. Elites and mutants are shares of the population."""
+    """The values to try, in all combinations. Elites and mutants are shares of the population."""
 
     populations: tuple[int, ...] = (50, 100, 200)
     elites: tuple[float, ...] = (0.1, 0.2)
     mutants: tuple[float, ...] = (0.1, 0.2)
     biases: tuple[float, ...] = (0.6, 0.7, 0.8)
-    shapes: tuple[float, ...] = (0.5, 1.0, 2.0)  # of alpha and of beta
+    shapes: tuple[float, ...] = (0.5, 1.0, 2.0)  # values of alpha and of beta
 
     def sizes(self) -> Iterator[tuple[int, int, int]]:
-        """(population, elites, mutants): each compiles a program."""
+        """Yields (population, elites, mutants): each compiles a program."""
         for population, elites, mutants in itertools.product(self.populations, self.elites, self.mutants):
             yield population, max(1, round(elites * population)), round(mutants * population)
 
 
 @solver("brkga-tuned", "brkga with sizes, bias and a Beta distribution tuned on training graphs (REGAL's baseline)")
 def solve_tuned(task: Task) -> Plan:
-    """BRKGA with the stored setting of the problem's objective."""
+    """Runs BRKGA with the stored setting for the problem's objective."""
     best = stored_setting(task.problem.objective)
     return evolve(
         task,
@@ -299,19 +299,19 @@ def solve_tuned(task: Task) -> Plan:
 
 
 def stored_setting(objective: str) -> Setting:
-    """The setting that scripts/tune_brkga.py stored for an objective."""
+    """Returns the setting that scripts/tune_brkga.py stored for an objective."""
     return Setting(**stored()["settings"][objective])
 
 
 def stored() -> dict[str, Any]:
-    """Contents of the file of scripts/tune_brkga.py: the settings by objective, and how they were found."""
+    """Reads the file of scripts/tune_brkga.py: the settings by objective, and how they were found."""
     return json.loads(importlib.resources.files(__package__).joinpath(STORED).read_text(encoding="utf-8"))
 
 
 def tune(
     graphs: Sequence[ComputationGraph], problem: Problem, evaluations: int, grid: Grid, seed: int
 ) -> dict[Setting, float]:
-    """Scores every setting of the grid: the geometric mean over the graphs of the objective, in the graphs' units.
+    """Scores every setting of the grid by the geometric mean of the objective over the graphs, in the graphs' units.
 
     Sizes of a population are shapes, so each triple of them is a separate program; all biases, Beta distributions and
     graphs are one batch of it. All settings use the same random keys.

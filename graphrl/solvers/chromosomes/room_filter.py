@@ -21,7 +21,7 @@ from graphrl.solvers.chromosomes.brkga import Parameters, run_batch
 
 
 class Room(NamedTuple):
-    """Results of BRKGA for g graphs with few and with many evaluations."""
+    """Objectives of BRKGA on g graphs with few and with many evaluations, and the filter's result."""
 
     low: np.ndarray  # [g] float64, objective in seconds or bytes (to float32's digits); inf above the memory limit
     high: np.ndarray  # [g] float64, the same with many; never more than `low`
@@ -43,13 +43,13 @@ def room_to_improve(
     Both runs of a graph start alike, so that the long one can only be better.
 
     Args:
-      graphs: to be filtered.
-      seeds: of BRKGA, one a graph: given `sizes`, a graph's result does not depend on the others.
+      graphs: graphs to filter.
+      seeds: seeds of BRKGA, one per graph: given `sizes`, a graph's result does not depend on the others.
       problem: REGAL's is the makespan on 2 devices; its memory limit is the hardware's.
       low, high: evaluations of the two runs; rounded down to whole generations, at least one.
-      shorter: kept if high's objective is at most (1 - shorter) times low's.
-      parameters: of BRKGA.
-      sizes: to pad to, so that several calls share a program; by default the graphs' common sizes.
+      shorter: a graph is kept if high's objective is at most (1 - shorter) times low's.
+      parameters: parameters of BRKGA.
+      sizes: sizes to pad to, so that several calls share a program; by default the graphs' common sizes.
 
     Raises:
       ProblemError: there are no graphs, the number of seeds differs from that of graphs, `low` is below a generation,
@@ -72,6 +72,6 @@ def room_to_improve(
 
 
 def _objectives(values: jax.Array, unit: jax.Array, problem: Problem) -> np.ndarray:
-    """Objectives of fitness values `[g]`, in seconds or bytes."""
+    """Converts fitness values `[g]` to objectives in seconds or bytes."""
     each = [objective(value, problem) for value in np.asarray(values, np.float64).tolist()]
     return np.array(each) * np.asarray(unit, np.float64)

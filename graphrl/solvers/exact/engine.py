@@ -1,4 +1,5 @@
-"""OR-Tools behind one interface: a CP-SAT model with a full hint, and a search with callbacks that can be stopped.
+"""OR-Tools behind one interface: a CP-SAT model with a known plan as hint, and a search with callbacks that can be
+stopped.
 
 CP-SAT takes integers only: `Quanta` converts seconds, rounded down, and `byte_unit` is the unit of bytes.
 """
@@ -17,13 +18,13 @@ TICK = 0.2  # seconds between two checks of a running search
 Expression = Any
 Literal = Any
 MAX_EXACT = 2**32  # quanta of all lengths together, if they are exact: with many more, bounds rise slowly
-FINE = 2**20  # average quanta, at least, of the lengths above 0 if they must be rounded: an error of 1e-6 at most
+FINE = 2**20  # least average quanta of the lengths above 0 if they must be rounded: an error of at most 1e-6
 COARSE = 2**6  # the same for `coarse` quanta, few enough for a quick search
 MAX_UNITS = 2**50  # units of memory: products with positions stay inside int64
 
 
 def or_tools() -> Any:
-    """OR-Tools' module of CP-SAT.
+    """Imports OR-Tools' module of CP-SAT.
 
     Raises:
       ProblemError: it cannot be imported.
@@ -52,11 +53,11 @@ class Model:
         self._both: dict[tuple[int, int], Literal] = {}
 
     def integer(self, low: int, high: int, value: int) -> Expression:
-        """A variable from `low` to `high`, which is `value` in the known plan."""
+        """Adds a variable from `low` to `high`, which is `value` in the known plan."""
         return self._hinted(self.cp.new_int_var(low, high, ""), value)
 
     def boolean(self, value: bool) -> Literal:
-        """A variable that is true or false, `value` in the known plan."""
+        """Adds a variable that is true or false, `value` in the known plan."""
         return self._hinted(self.cp.new_bool_var(""), int(value))
 
     def holds(self, literal: Literal) -> bool:
@@ -65,7 +66,7 @@ class Model:
         return bool(self._value[index]) if index >= 0 else not self._value[-index - 1]
 
     def both(self, first: Literal, second: Literal) -> Literal:
-        """The literal that is true if both are."""
+        """Returns the literal that is true if both are."""
         a, b = sorted((first.index, second.index))
         if self.true.index in (a, b):
             return second if first.index == self.true.index else first
@@ -78,7 +79,7 @@ class Model:
         return self._both[a, b]
 
     def ordered(self, before: Expression, after: Expression, *only_if: Literal) -> None:
-        """`before <= after`, if all the literals hold."""
+        """Adds `before <= after`, if all the literals hold."""
         constraint = self.cp.add(before <= after)
         if only_if:
             constraint.only_enforce_if(*only_if)
@@ -93,10 +94,10 @@ class Limits(NamedTuple):
     """Limits and parameters of a search."""
 
     seconds: float
-    solutions: int  # improving ones, after which the search stops
+    solutions: int  # number of improving solutions after which the search stops
     seed: int
     workers: int
-    gap: float  # relative: the search ends at a solution this near to its bound
+    gap: float  # relative gap: the search ends at a solution this near to its bound
 
 
 def minimise(
@@ -110,7 +111,7 @@ def minimise(
     """Minimises the objective, in separate threads.
 
     Args:
-      variables: whose values make a solution.
+      variables: variables whose values make a solution.
       take: called with the values of each better solution, in the caller's thread.
       tick: called a few times a second; True ends the search. An exception that it raises, or a KeyboardInterrupt, ends
         the search too and is passed on.
@@ -127,7 +128,7 @@ def minimise(
     def run() -> None:
         try:
             status.append(solver.solve(model.cp, collect))
-        except Exception as error:  # of OR-Tools: passed to the caller's thread
+        except Exception as error:  # an error of OR-Tools: passed to the caller's thread
             status.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -173,7 +174,7 @@ class Quanta:
 
     @classmethod
     def of(cls, seconds: Sequence[float], coarse: bool = False) -> "Quanta":
-        """The coarsest exact quanta if the seconds add up to at most 2^32 of them, else 2^20 or more on their average.
+        """Returns the coarsest exact quanta if these are at most 2^32 in all, else 2^20 or more quanta on average.
 
         `coarse` quanta are exact if their average over the seconds above 0 is at most 2^8, else the average is 2^6 or
         more.
@@ -195,20 +196,20 @@ class Quanta:
         return cls(lengths, numerator, 2**shift, False)
 
     def bound(self, quanta: int) -> float:
-        """A lower bound of all plans in seconds, from a lower bound in quanta."""
+        """Converts a lower bound of all plans in quanta to one in seconds."""
         seconds = quanta * self.numerator / self.denominator
         # A plan's float64 clock may be below the exact sum by its rounding.
         return seconds if self.exact else seconds * (1 - (len(self.lengths) + 4) * 2**-50)
 
     def at_least(self, seconds: float) -> int:
-        """A lower bound of all plans in quanta, if every makespan is at least `seconds`."""
+        """Converts a lower bound of all plans' makespans in seconds to one in quanta."""
         above, below = seconds.as_integer_ratio()
         quanta, rest = divmod(above * self.denominator, below * self.numerator)
         return quanta + (rest > 0) if self.exact else max(0, quanta - len(self.lengths) - 2)
 
 
 def byte_unit(sizes: Sequence[int]) -> int:
-    """Bytes that all sizes are multiples of.
+    """Returns the number of bytes that all sizes are multiples of (their greatest common divisor).
 
     Raises:
       ProblemError: there would be more than 2^50 of them in all.
@@ -231,7 +232,7 @@ def _solver(limits: Limits, searches: Sequence[str]) -> Any:
 
 
 def _collector(variables: Sequence[Expression], solutions: int, waiting: list[list[int]]) -> Any:
-    """A callback that adds the values of each solution to `waiting`, and ends the search after `solutions` of them."""
+    """Returns a callback that adds each solution's values to `waiting` and ends the search after `solutions`."""
     cp_model, left = or_tools(), solutions
 
     class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]

@@ -1,4 +1,4 @@
-"""Model of the largest load: a literal for each group and device, and one for each net and accelerator that pays."""
+"""Model of the largest load: a literal for each group and device, and for each net and accelerator that moves it."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from graphrl.solvers.loads.groups import Groups, placed_order
 
 
 def load_quanta(groups: Groups) -> Quanta:
-    """The run times of groups on both kinds of devices, 0 where they cannot run, and then the nets' seconds."""
+    """Converts the groups' run times on both kinds of devices (0 where they cannot run), then the nets', to quanta."""
     runtime = np.where(np.isfinite(groups.runtime), groups.runtime, 0.0)
     return Quanta.of([*runtime.ravel().tolist(), *groups.seconds.tolist()])
 
@@ -21,7 +21,7 @@ def load_quanta(groups: Groups) -> Quanta:
 def load_model(
     graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray, quanta: Quanta, low: int
 ) -> Built:
-    """Minimises the largest load, of at least `low` quanta, from a known device of each group, `[b]`.
+    """Builds the model of the largest load, of at least `low` quanta, from a known device of each group, `[b]`.
 
     An accelerator keeps within its limit, or within the most bytes of one in the known placement if that is more.
     """
@@ -37,7 +37,7 @@ def load_model(
 
 
 def memory_model(graph: ComputationGraph, problem: Problem, groups: Groups, device: np.ndarray) -> Built:
-    """Minimises the bytes of the fullest accelerator, down to the limit, from a known device of each group, `[b]`."""
+    """Builds the model of the fullest accelerator's bytes, down to the limit, from the groups' known devices `[b]`."""
     model = Model()
     on, device = _places(model, groups, device)
     unit = byte_unit(groups.weight.tolist())
@@ -53,9 +53,9 @@ def _max_bytes(groups: Groups, device: np.ndarray) -> int:
 
 
 def _places(model: Model, groups: Groups, device: np.ndarray) -> tuple[list[list[Literal]], np.ndarray]:
-    """Literals for the device of each group, `[b][d]`, and the known devices. Devices of a kind are identical, so they
-    are numbered by their first group, in the order of falling run time. This numbering is enforced on the first few
-    groups.
+    """Adds literals for the device of each group, `[b][d]`; returns them and the known devices. Devices of a kind are
+    identical, so they are numbered by their first group, in the order of falling run time. This numbering is enforced
+    on the first few groups.
     """
     order = np.argsort(-np.where(np.isfinite(groups.runtime), groups.runtime, 0.0).max(axis=1), kind="stable")
     numbers: dict[int, int] = {}
@@ -86,7 +86,7 @@ def _limit(model: Model, groups: Groups, on: list[list[Literal]], limit: float) 
 def _loads(
     model: Model, groups: Groups, on: list[list[Literal]], device: np.ndarray, quanta: Quanta
 ) -> tuple[list[object], list[int]]:
-    """The load of every device, and its value in the known placement, in quanta: `[d]` each."""
+    """Returns the load of every device, and its value in the known placement, in quanta: `[d]` each."""
     count = len(groups.weight)
     runtime = np.array(quanta.lengths[: 2 * count], np.int64).reshape(count, 2)
     loads: list[object] = []

@@ -34,8 +34,8 @@ from graphrl.solvers.exact.model import (
     windows,
 )
 
-MAX_PAIRS = 40_000  # of nodes that are variables under a memory limit: building that many takes seconds
-MAX_HELPFUL_PAIRS = 10_000  # where they only help
+MAX_PAIRS = 40_000  # largest number of pairs of nodes under a memory limit: building that many takes seconds
+MAX_HELPFUL_PAIRS = 10_000  # the same where pairs are not necessary and only help
 # Quick restarts before a linear relaxation, whose bound of a cumulative is hardly better than its area: from list
 # schedules of eight DAGs of 100 ops on 4 and 8 devices they are better on all after 5 s, CP-SAT's own mix after 8 s.
 PURE_SEARCHES = (
@@ -51,12 +51,12 @@ def makespan_model(
     low: int,
     limit: tuple[int, int] | None,
 ) -> Built:
-    """Minimises the makespan in quanta.
+    """Builds the model that minimises the makespan in quanta.
 
     Args:
-      reference: a plan, within the limit.
+      reference: a known plan, within the limit.
       lengths: quanta of ops and transfers.
-      low: quanta that no plan is below.
+      low: lower bound of the makespan of all plans, in quanta.
       limit: units of memory of a device and the bytes of a unit, or None.
     """
     transfer: Transfer = problem.transfer
@@ -82,7 +82,7 @@ def makespan_model(
 
 
 def num_pairs(graph: ComputationGraph, problem: Problem) -> int:
-    """Upper bound of the pairs of nodes that are variables, in models with pairs."""
+    """Returns an upper bound of the number of pairs of nodes that are variables, in models with pairs."""
     ops, copies = graph.arrays.num_ops, len(np.unique(graph.arrays.use_tensor)) * problem.devices
     nodes = {"free": (ops, 0), "link": (ops, copies), "rendezvous": (ops + copies, 0)}[problem.transfer]
     return sum(count * (count - 1) // 2 for count in nodes)
@@ -108,7 +108,7 @@ def _couple(graph: ComputationGraph, clock: Clock, axis: Clock) -> None:
 
 
 def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
-    """Pairs of nodes that may have to wait for each other, in either order."""
+    """Yields the pairs of nodes that may have to wait for each other, in either order."""
     above, n = graph.arrays.ancestors(), clock.where.num_ops
     copies = [clock.where.node(*copy) for copy in clock.where.copies] if clock.transfer != "free" else []
     for first, second in itertools.combinations(range(n), 2):
@@ -120,7 +120,7 @@ def _pairs(graph: ComputationGraph, clock: Clock) -> Iterator[tuple[int, int]]:
 
 
 def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
-    """Conditions under which two nodes share something: any of these lists of literals."""
+    """Returns the conditions under which two nodes share a device or link: all literals of any one list are true."""
     where, n = clock.where, clock.where.num_ops
     if second < n:
         return [[where.same(first, second)]]
@@ -142,7 +142,7 @@ def _sharing(clock: Clock, first: int, second: int) -> list[list[Literal]]:
 def _pure(
     graph: ComputationGraph, problem: Problem, starts: dict[int, int], lengths: Lengths, low: int, high: int
 ) -> Built:
-    """P|prec|Cmax: devices are identical, so that the only condition is that at most d ops run at a time."""
+    """Builds the model of P|prec|Cmax: as devices are identical, it only ensures that at most d ops run at a time."""
     model = Model()
     model.searches = PURE_SEARCHES
     earliest, latest = windows(graph, lengths.op, problem.devices, high)
@@ -164,7 +164,7 @@ def _pure(
 
 
 def _assign_devices(graph: ComputationGraph, problem: Problem, start: list[int], lengths: Lengths) -> PlacedOrder:
-    """Devices for ops of which at most d run at a time: the free one that was busy last, to minimise idle time.
+    """Assigns devices to ops of which at most d run at a time: the free one that was busy last, to minimise idle time.
 
     An op without length runs as soon as it can, on the device that has just ended its predecessor.
     """

@@ -19,11 +19,11 @@ from graphrl.solvers.exact.engine import Expression, Literal, Model, byte_unit
 from graphrl.solvers.exact.model import Built, Clock, Placement, Reference, build_model, order_axis
 from graphrl.solvers.flow import Flow
 
-Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, the same in the reference, and its conditions
+Term = tuple[Expression, int, tuple[Literal, ...]]  # an end, its value in the reference, and its conditions
 
 
 def check_memory(graph: ComputationGraph, problem: Problem) -> int:
-    """The unit of memory, bytes.
+    """Returns the unit of memory, in bytes.
 
     Raises:
       ProblemError: outputs reuse buffers on several devices, or the graph has too many bytes.
@@ -42,11 +42,11 @@ def check_memory(graph: ComputationGraph, problem: Problem) -> int:
 def peak_model(
     graph: ComputationGraph, problem: Problem, reference: Reference, unit: int, low: int, high: int
 ) -> Built:
-    """Minimises the largest device peak.
+    """Builds the model that minimises the largest device peak.
 
     Args:
-      reference: a plan.
-      unit: bytes, of `check_memory`.
+      reference: a known plan.
+      unit: bytes per unit, see `check_memory`.
       low: units; a lower peak has no value.
       high: units of the reference's peak, at least `low`.
     """
@@ -59,11 +59,11 @@ def peak_model(
 
 
 class Memory:
-    """Every device's memory along an axis, in units of bytes.
+    """Memory of every device along an axis (see `model.py`), in units of bytes.
 
     Args:
       axis: starts of nodes, of at least length 1 each, alone on the devices that they concern.
-      unit: bytes, of `check_memory`.
+      unit: bytes per unit, see `check_memory`.
     """
 
     def __init__(self, axis: Clock, graph: ComputationGraph, problem: Problem, unit: int) -> None:
@@ -73,7 +73,7 @@ class Memory:
         self.size = (a.tensor_bytes // unit).tolist()
         self.workspace, self.weights = (a.workspace_bytes // unit).tolist(), (a.weight_bytes // unit).tolist()
         self.intervals: list[list[tuple[Expression, int]]] = [[] for _ in range(self.where.devices)]  # intervals, sizes
-        self.end: dict[int, tuple[Expression, int]] = {}  # of each tensor on its producer's device
+        self.end: dict[int, tuple[Expression, int]] = {}  # end of each tensor on its producer's device
         self.copies: list[list[tuple[int, int]]] = [[] for _ in self.size]  # by tensor
         for copy in self.where.copies:
             self.copies[copy[0]].append(copy)
@@ -139,7 +139,7 @@ class Memory:
         return self.axis.end[node], self.axis.hint_end[node], when
 
     def _latest(self, ends: Sequence[Term]) -> tuple[Expression, int]:
-        """The end of a buffer, and the same in the reference."""
+        """Returns the end of a buffer, and its value in the reference."""
         hint = max(value for _, value, when in ends if all(map(self.model.holds, when)))
         variable = self.model.integer(0, self.axis.horizon, hint)
         for end, _, when in ends:
@@ -155,7 +155,7 @@ class Memory:
                 intervals.append((run, self.size[tensor]))
 
     def _reuses(self) -> dict[int, tuple[int, Literal]]:
-        """By tensor that reuses: the buffer that it may take over, and a literal that is true if it does."""
+        """Returns, for each tensor that reuses, the buffer that it may take over and a literal, true if it does."""
         takes: dict[int, tuple[int, Literal]] = {}
         if self.where.devices > 1:
             return takes

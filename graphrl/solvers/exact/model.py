@@ -33,10 +33,10 @@ class Placement:
 
     Attributes:
       devices: d.
-      on: `[n][d]`, True if an op runs on a device.
-      users: by tensor, the ops that read it.
-      producer: by tensor, the op that writes it.
-      copies: `[t, b]`, True if the transfer of tensor t to device b is needed; of all possible transfers.
+      on: `[n][d]`, literals that are true if an op runs on a device.
+      users: for each tensor, the ops that read it.
+      producer: for each tensor, the op that writes it.
+      copies: for each possible transfer (tensor t, device b), a literal that is true if it is needed.
     """
 
     def __init__(self, model: Model, graph: ComputationGraph, devices: int, hints: np.ndarray) -> None:
@@ -54,11 +54,11 @@ class Placement:
                 self.copies[tensor, device] = self._needed(self.producer[tensor], users, device)
 
     def node(self, tensor: int, device: int) -> int:
-        """The id of a transfer's node."""
+        """Returns the id of a transfer's node."""
         return self.num_ops + tensor * self.devices + device
 
     def same(self, first: int, second: int) -> Literal:
-        """True if two ops run on one device."""
+        """Returns a literal that is true if two ops run on one device."""
         pair = min(first, second), max(first, second)
         if self.devices == 1 or first == second:
             return self._model.true
@@ -67,7 +67,7 @@ class Placement:
         return self._same[pair]
 
     def sends(self, tensor: int, to: int, device: int) -> Literal:
-        """True if `device` sends a tensor to the device `to`, another one."""
+        """Returns a literal that is true if `device` sends a tensor to the device `to`, another one."""
         if self.devices == 2:
             return self.copies[tensor, to]
         return self._model.both(self.copies[tensor, to], self.on[self.producer[tensor]][device])
@@ -114,8 +114,8 @@ class Placement:
 class Lengths(NamedTuple):
     """Lengths of nodes along an axis."""
 
-    op: Sequence[int]  # [n]
-    tensor: Sequence[int]  # [t], of its transfers
+    op: Sequence[int]  # [n] length of each op
+    tensor: Sequence[int]  # [t] length of each transfer of a tensor
 
 
 class Reference:
@@ -139,7 +139,7 @@ class Reference:
         self._routes = Routes(graph, problem, self.placement)
 
     def starts(self, lengths: Lengths, transfer: Transfer) -> dict[int, int]:
-        """Start of each node if the plan runs with these lengths, by node id."""
+        """Returns the start of each node if the plan runs with these lengths, by node id."""
         routes = self._routes
         slots = np.searchsorted(routes.nodes, self.order)
         copies = [lengths.tensor[tensor] for tensor in routes.transfer_tensor.tolist()]
@@ -150,7 +150,7 @@ class Reference:
 def in_order(
     graph: ComputationGraph, problem: Problem, placement: np.ndarray, start: Mapping[int, int], lengths: Lengths
 ) -> PlacedOrder:
-    """The plan in which nodes run in the order of their starts.
+    """Returns the plan in which nodes run in the order of their starts.
 
     Of equal starts nodes without length go first, then by topological order. So no clock is later than in `start`, if
     no node without length is inside another. A transfer without a start follows its producer.
@@ -171,15 +171,15 @@ def in_order(
 
 
 class Clock:
-    """Starts and ends along an axis.
+    """Variables for starts and ends of nodes along an axis, with their constraints.
 
     Attributes:
-      transfer: the model; under `free`, transfers have no nodes.
-      lengths: of the nodes.
+      transfer: transfer model; under `free`, transfers have no nodes.
+      lengths: lengths of the nodes.
       horizon: upper bound of all ends.
-      start, end: by node id.
+      start, end: expressions by node id.
       hint_start, hint_end: the same in the reference.
-      busy: by device, the lengths of all nodes that occupy it; they are to be added up.
+      busy: for each device, the lengths of all nodes that occupy it, to be added up.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Clock:
         self.hint_start[node], self.hint_end[node] = hint, hint + length
 
     def _order(self, graph: ComputationGraph) -> None:
-        """Inputs and control predecessors run first."""
+        """Lets inputs and control predecessors run first."""
         where, a = self.where, graph.arrays
         for source, target in zip(*(ends.tolist() for ends in a.dependencies()), strict=True):
             self.model.ordered(self.end[source], self.start[target])
@@ -238,7 +238,7 @@ class Clock:
                 self.model.ordered(self.end[producer] + length, self.start[user], ~where.same(producer, user))
 
     def _occupy(self) -> None:
-        """A device, or under `link` its link, runs one node at a time."""
+        """Lets a device, or under `link` its link, run one node at a time."""
         where, cp = self.where, self.model.cp
         devices: list[list[Expression]] = [[] for _ in range(where.devices)]
         links: list[list[Expression]] = [[] for _ in range(where.devices)]
@@ -272,7 +272,7 @@ class Clock:
 
 
 def windows(graph: ComputationGraph, lengths: Sequence[int], devices: int, horizon: int) -> tuple[list[int], list[int]]:
-    """First and last start of each op: by the longest path, and by the work of all ops before or after it."""
+    """Returns first and last start of each op: by the longest path, and by the work of all ops before or after it."""
     a = graph.arrays
     order, above = a.topological.tolist(), a.ancestors()
     heads = _heads(order, a.predecessors, above, lengths, devices)
@@ -292,16 +292,16 @@ def _heads(
 
 
 class Built(NamedTuple):
-    """A model of a problem."""
+    """A model of a problem, with the decoding of its solutions."""
 
     model: Model
     objective: Expression
-    variables: list[Expression]  # whose values make a solution
+    variables: list[Expression]  # variables whose values make a solution
     decode: Callable[[Sequence[int]], PlacedOrder]
 
 
 def build_model(model: Model, objective: Expression, axis: Clock, graph: ComputationGraph, problem: Problem) -> Built:
-    """The model whose plans are read from the placement of ops and the starts of nodes along `axis`."""
+    """Completes a model: its plans are read from the placement of ops and the starts of nodes along `axis`."""
     n, nodes = axis.where.num_ops, list(axis.start)
     devices = [sum(device * here for device, here in enumerate(on)) for on in axis.where.on]
 
@@ -313,8 +313,8 @@ def build_model(model: Model, objective: Expression, axis: Clock, graph: Computa
 
 
 def order_axis(model: Model, graph: ComputationGraph, where: Placement, reference: Reference) -> Clock:
-    """The axis that is the order itself. Every node has length 1: an op, or a transfer from a tensor to another device
-    that has a user of it.
+    """Builds the axis that is the order itself. Every node has length 1: an op, or a transfer from a tensor to another
+    device that has a user of it.
     """
     a = graph.arrays
     lengths = Lengths([1] * a.num_ops, [1] * a.num_tensors)

@@ -26,7 +26,7 @@ from graphrl.solvers.solver import solver
 
 DEFAULT_SECONDS = 60.0  # if the budget has evaluations alone
 MAX_OPS = 5000  # n^2 reachability is still quick
-COARSE_SHARE = 0.6  # of the time for a model whose seconds are rounded to few quanta, before the one with many
+COARSE_SHARE = 0.6  # share of the time for a model whose seconds are rounded to few quanta, before the one with many
 PEAK_PROBLEM: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None}
 
 
@@ -37,7 +37,7 @@ PEAK_PROBLEM: dict[str, Any] = {"objective": "peak_memory", "memory_limit": None
     prepare=prepare,
 )
 def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None = None) -> Plan:
-    """Never worse than list scheduling, or equal stages for `max_load`, and the hint; `Plan.bound` is the proved bound.
+    """Finds a plan with a proved bound, never worse than list scheduling (`max_load`: equal stages) or the hint.
 
     It ends when the best plan is proved optimal, or at the budget's seconds (60 if it has evaluations alone). An
     evaluation is a plan that was costed: those that it starts from, and every better one that CP-SAT finds.
@@ -52,9 +52,9 @@ def solve(task: Task, *, workers: int = 0, gap: float = 1e-6, hint: Plan | None 
     threads race, and only a proved value is reproducible.
 
     Args:
-      workers: threads of CP-SAT, 0 for one a core.
-      gap: relative; a plan within it of the bound counts as proved.
-      hint: a plan to start from if it is better than that.
+      workers: number of CP-SAT's threads, 0 for one per core.
+      gap: relative gap; a plan within it of the bound counts as proved.
+      hint: a plan to start from if it is better than the list schedule or equal stages.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, the graph has more than 5,000 ops (under a memory
@@ -98,12 +98,12 @@ def _check(graph: ComputationGraph, problem: Problem, workers: int, gap: float) 
 
 
 class _Search:
-    """The best plan so far, and the bound so far.
+    """The best plan and the bound so far.
 
     Attributes:
-      evaluations: plans that were costed.
+      evaluations: number of plans that were costed.
       best, rank, peak: the best plan, its rank, and the bytes of its fullest device.
-      bound: of the objective.
+      bound: lower bound of the objective.
     """
 
     def __init__(self, task: Task, workers: int, gap: float) -> None:
@@ -116,7 +116,7 @@ class _Search:
 
     @property
     def excess(self) -> int:
-        """Bytes by which the best plan is above the memory limit."""
+        """Bytes by which the best plan exceeds the memory limit."""
         return self.rank[0]
 
     def consider(self, decisions: PlacedOrder) -> None:
@@ -130,7 +130,7 @@ class _Search:
             self.task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         assert self.best is not None
         return self.task.plan(*self.best, evaluations=self.evaluations, bound=self.bound)
 
@@ -195,7 +195,7 @@ class _Search:
         return not self.excess and self.rank[1] <= self.bound * (1 + self.gap)
 
     def left(self) -> tuple[int, float] | None:
-        """Evaluations and seconds that are left, or None if either is spent."""
+        """Returns the evaluations and seconds that are left, or None if either is spent."""
         left = self.task.left(self.evaluations)
         if left is None:
             return None

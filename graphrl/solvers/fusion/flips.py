@@ -15,11 +15,11 @@ from graphrl.costs.fusion.exact import Fusion, fuse, fusion_of
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.graphs.graph import ComputationGraph, Op
 
-LAUNCH, PEAK, BANDWIDTH = range(3)
-MAX_OPS, MAX_ARGUMENTS, MAX_BYTES = range(3)
+LAUNCH, PEAK, BANDWIDTH = range(3)  # indices of `Kernels.chip`
+MAX_OPS, MAX_ARGUMENTS, MAX_BYTES = range(3)  # indices of `Kernels.limits`
 UNLIMITED = 2**62  # bytes
-MIN_GAIN = 1e-12  # of the time of all kernels: less is rounding
-HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, parts of the time of all kernels
+MIN_GAIN = 1e-12  # relative to the time of all kernels: less is rounding
+HOT, COLD = 1e-3, 1e-7  # first and last temperature of annealing, relative to the time of all kernels
 
 
 def anneal_from(fusion: Fusion, moves: int, seed: int = 0) -> Fusion:
@@ -40,8 +40,8 @@ def descend_from(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
     Ops are tried from the last in topological order to the first, so that readers are decided before their inputs.
 
     Args:
-      fusion: to start from.
-      max_bytes: that a kernel of several ops may read and write; those of `fusion` do not exceed it.
+      fusion: fusion to start from.
+      max_bytes: most bytes that a kernel of several ops may read and write; those of `fusion` do not exceed it.
     """
     prepare()
     problem = fusion.problem
@@ -52,8 +52,8 @@ def descend_from(fusion: Fusion, max_bytes: int = UNLIMITED) -> Fusion:
 
 
 def flip_costs(fusion: Fusion) -> np.ndarray:
-    """Increase in seconds of all kernels if one op alone is flipped: `[n]` float64; infinite if that breaks a limit or
-    the op may not be inlined.
+    """Returns by how many seconds all kernels take longer if one op alone is flipped: `[n]` float64; infinite if that
+    breaks a limit or the op may not be inlined.
     """
     legal = np.flatnonzero(fusion.problem.legal)
     costs, increase = np.full(fusion.problem.num_ops, np.inf), np.zeros(len(legal))
@@ -73,7 +73,7 @@ def prepare() -> None:
 
 
 class Kernels(NamedTuple):
-    """A fusion: n ops, t tensors (with external inputs), e reads and f pairs of an op and a reader of its outputs."""
+    """A fusion of n ops, t tensors (with external inputs), e reads and f pairs of an op and a reader of its outputs."""
 
     read_start: np.ndarray  # [n + 1] int64
     read_tensor: np.ndarray  # [e] int64, as in `FusionProblem`
@@ -87,11 +87,11 @@ class Kernels(NamedTuple):
     chip: np.ndarray  # [3] float64: launch in seconds, operations and bytes a second
     limits: np.ndarray  # [3] int64: ops and arguments of a kernel, and bytes of its arguments and outputs
     inlined: np.ndarray  # [n] bool
-    seconds: np.ndarray  # [n] float64, of the kernel of each root; 0 for inlined ops
+    seconds: np.ndarray  # [n] float64, time of each root's kernel; 0 for inlined ops
     roots: np.ndarray  # [n + 1] int64, the roots that the last flip affects
     changed: np.ndarray  # [n + 1] float64, seconds of their kernels after it
     op_mark: np.ndarray  # [n] int64, number of the last walk that visited it
-    tensor_mark: np.ndarray  # [t] int64, the same
+    tensor_mark: np.ndarray  # [t] int64, number of the last walk that visited it
     walks: np.ndarray  # [1] int64, number of walks so far
     stack: np.ndarray  # [n + 1] int64
 
@@ -121,7 +121,7 @@ def _anneal(
 
 
 def kernels_of(fusion: Fusion, max_bytes: int = UNLIMITED) -> Kernels:
-    """The kernels of a fusion; kernels of several ops may read and write at most `max_bytes`."""
+    """Returns the arrays of a fusion; kernels of several ops may read and write at most `max_bytes`."""
     problem, a = fusion.problem, fusion.problem.graph.arrays
     n, t = problem.num_ops, len(problem.producer)
     pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * n + a.use_op)
@@ -167,7 +167,7 @@ def _descend(k: Kernels, ops: np.ndarray, least: float) -> None:
 
 @entry
 def _flip_each(k: Kernels, ops: np.ndarray, increase: np.ndarray) -> None:
-    """Writes the increase in seconds of all kernels if one of the ops `[m]` is flipped into `increase` `[m]`."""
+    """Writes, for each of the ops `[m]`, the increase in seconds of all kernels if it is flipped: `increase` `[m]`."""
     for i in range(len(ops)):
         increase[i] = flip(k, ops[i])[1]
         undo(k, ops[i])
@@ -239,7 +239,7 @@ def _set_roots(k: Kernels, op: int) -> int:
 
 @part
 def _kernel_seconds(k: Kernels, root: int) -> float:
-    """Seconds of the kernel of a root; infinite if it exceeds a limit."""
+    """Returns the seconds of a root's kernel; infinite if the kernel exceeds a limit."""
     k.walks[0] += 1
     walk, ops, arguments, waiting = k.walks[0], 1, 0, 1
     flops, moved, works = 0.0, k.output_bytes[root], False

@@ -24,29 +24,29 @@ from graphrl.plan import Plan
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.solver import Solver
 
-MOVES = 2_000_000
+MOVES = 2_000_000  # number of flips of rule "anneal"
 LARGER = 8  # an output at least this many times as large as its inputs is worth recomputing
 JOINT = "joint"  # not a rule of a problem alone: `plan_jointly`
 DEFAULT_RULE = "flips"
-SHARE = 0.2  # of the budget for finding the best fusion
-HALVINGS = 5  # of the bytes of a kernel
-MAX_FUSIONS = HALVINGS + 3  # fusions
-ROOM_SHARE = 0.9  # of the memory limit: if a short plan needs less, memory does not bind
-MARGIN = 0.05  # by which another fusion must be better than flips
+SHARE = 0.2  # share of the budget for finding the best fusion
+HALVINGS = 5  # number of times that the limit of a kernel's bytes is halved
+MAX_FUSIONS = HALVINGS + 3  # maximum number of fusions to plan
+ROOM_SHARE = 0.9  # share of the memory limit: if a short plan needs less, memory does not bind
+MARGIN = 0.05  # relative gain that another fusion must have over flips
 
 
 def none(problem: FusionProblem) -> Fusion:
-    """Every op is a kernel."""
+    """Inlines no op: every op is a kernel."""
     return fuse(problem, np.zeros(problem.num_ops, np.int64))
 
 
 def single_reader(problem: FusionProblem) -> Fusion:
-    """Inlines every op whose outputs one op alone reads: nothing is computed twice."""
+    """Inlines every op whose outputs are read by one op alone: nothing is computed twice."""
     return fuse(problem, _read_once(problem).astype(np.int64))
 
 
 def xla_like(problem: FusionProblem) -> Fusion:
-    """`single_reader`, and ops whose outputs are at least 8 times as large as their inputs, such as a broadcast."""
+    """Inlines as `single_reader`, and also ops whose outputs are at least 8 times their inputs, such as a broadcast."""
     taken = np.append(0, np.cumsum(problem.tensor_bytes[problem.read_tensor]))[problem.read_start]
     grows = problem.output_bytes >= LARGER * np.diff(taken)
     return fuse(problem, (_read_once(problem) | grows).astype(np.int64))
@@ -58,8 +58,8 @@ def everything(problem: FusionProblem) -> Fusion:
 
 
 def flips(problem: FusionProblem) -> Fusion:
-    """Inlines one op or takes it out while that shortens the sum of the kernels' times. The result is the best of two
-    starts: `xla_like` and `everything`.
+    """Inlines single ops, or stops inlining them, while that shortens the sum of the kernels' times. Starts from
+    `xla_like` and from `everything`, and returns the better result.
     """
     from graphrl.solvers.fusion.flips import descend_from  # numba
 
@@ -67,7 +67,7 @@ def flips(problem: FusionProblem) -> Fusion:
 
 
 def anneal(problem: FusionProblem) -> Fusion:
-    """Simulated annealing on that sum from the result of `flips`, 2 million flips."""
+    """Simulated annealing of the sum of the kernels' times, from the result of `flips`: 2 million flips."""
     from graphrl.solvers.fusion.flips import anneal_from  # numba
 
     return anneal_from(flips(problem), MOVES)
@@ -84,7 +84,7 @@ RULES: dict[str, Callable[[FusionProblem], Fusion]] = {
 
 
 def fuse_by(rule: str, problem: FusionProblem) -> Fusion:
-    """The fusion that a rule makes.
+    """Returns the fusion that the named rule makes.
 
     Raises:
       ProblemError: no rule has this name; the message lists them.
@@ -102,7 +102,7 @@ def check_rule(rule: str) -> None:
 def plan_jointly(
     fusions: FusionProblem, problem: Problem, budget: Budget, solver: Solver[Any], seed: int, progress: Progress | None
 ) -> Plan:
-    """The best plan of kernels that a solver finds; making the fusions is not part of the budget.
+    """Returns the best plan of kernels that a solver finds; making the fusions is not part of the budget.
 
     Raises:
       Interrupted: Ctrl-C, with the best plan so far.
@@ -137,7 +137,7 @@ def candidates(fusions: FusionProblem) -> Iterator[Fusion]:
 
 
 def largest_kernel(fusion: Fusion) -> int:
-    """The most bytes that a kernel of several ops reads and writes, 0 without such kernels."""
+    """Returns the most bytes that a kernel of several ops reads and writes, 0 without such kernels."""
     problem = fusion.problem
     return max(
         (
@@ -150,7 +150,7 @@ def largest_kernel(fusion: Fusion) -> int:
 
 
 class _Plans:
-    """The plans so far, and the rest of the budget."""
+    """Plans fusions for one budget: the plans so far, and what is left of the budget."""
 
     def __init__(
         self, problem: Problem, budget: Budget, solver: Solver[Any], seed: int, progress: Progress | None
@@ -160,7 +160,7 @@ class _Plans:
         self._evaluations, self._seconds = 0, 0.0
 
     def best(self, *more: tuple[KernelGraph, Plan]) -> tuple[KernelGraph, Plan]:
-        """The best graph and plan, with the evaluations and seconds of all plans."""
+        """Returns the best graph and plan, with the evaluations and seconds of all plans."""
         graph, plan = min((*self._plans, *more), key=lambda pair: pair[1].rank)
         evaluations = self._evaluations + sum(plan.evaluations for _, plan in more)
         seconds = self._seconds + sum(plan.seconds for _, plan in more)
@@ -172,20 +172,20 @@ class _Plans:
         return self._problem.objective == "makespan" and limit is not None and peak <= ROOM_SHARE * limit
 
     def winner(self) -> KernelGraph:
-        """The kernels that get the rest of the budget."""
+        """Returns the kernels that get the rest of the budget."""
         (graph, first), (other, best) = self._plans[0], self.best()
         wins = (best.excess, best.value) < (first.excess, (1 - MARGIN) * first.value)
         return other if wins else graph
 
     def is_behind(self, graph: KernelGraph) -> bool:
-        """True if by its lower bound no plan of these kernels is better than the best so far."""
+        """True if, by its lower bound, no plan of these kernels can be better than the best so far."""
         if not self._plans or self._problem.objective != "makespan":
             return False
         plan = self.best()[1]
         return plan.excess == 0 and lower_bound(graph, self._problem) >= plan.value
 
     def run(self, graph: KernelGraph, share: float) -> None:
-        """Plans some kernels, with a share of the whole budget, or with the rest of it if that is less."""
+        """Plans some kernels, with a share of the whole budget, or with what is left of it if that is less."""
         left = self._budget.minus(self._evaluations, self._seconds)
         if left is None:
             return
@@ -213,7 +213,7 @@ class _Plans:
 
 
 def _read_once(problem: FusionProblem) -> np.ndarray:
-    """True where exactly one op reads an op's outputs: `[n]` bool."""
+    """True for ops whose outputs are read by exactly one op: `[n]` bool."""
     a = problem.graph.arrays
     pairs = np.unique(a.producer[a.use_tensor].astype(np.int64) * problem.num_ops + a.use_op)
     return np.bincount(pairs // problem.num_ops, minlength=problem.num_ops) == 1

@@ -1,8 +1,8 @@
 """Groups of ops that share a device, and blocks of groups: the units of placements for `max_load`.
 
 `Groups` joins colocated ops. `Blocks` are the units of contiguous splits (Tarnawski et al. 2020, section 5 and their
-code). A split is contiguous if its devices can be numbered so that no forward op comes before one of an earlier device.
-Ops that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
+code). A split is contiguous if its devices can be numbered so that no forward op precedes one of an earlier device. Ops
+that no such split can separate form one block: those that are colocated, and those on a cycle of the forward graph
 after colocated ops are merged.
 
 Backward ops follow the forward ops that they are colocated with. Without forward ops, the reversed edges between
@@ -36,14 +36,14 @@ class Groups:
     of: np.ndarray  # [n] int64, the group of each op
     runtime: np.ndarray  # [b, 2] float64, seconds on an accelerator and on a CPU; inf where it cannot run
     weight: np.ndarray  # [b] int64, bytes
-    seconds: np.ndarray  # [m] float64, of a transfer
+    seconds: np.ndarray  # [m] float64, transfer time of each net
     ends: list[list[int]]  # [m] groups that a net joins, its producer's first
     kinds: np.ndarray  # [d] int64, ACCELERATOR or CPU
-    limit: float  # bytes of an accelerator, inf without a limit
+    limit: float  # memory limit of an accelerator in bytes, inf without a limit
 
     @classmethod
     def of_ops(cls, graph: ComputationGraph, problem: Problem, of: np.ndarray | None = None) -> Self:
-        """The groups of a graph, by default those of colocation.
+        """Builds the groups of a graph, by default those of colocation.
 
         Raises:
           ProblemError: the ops of a group can run together on no device.
@@ -70,7 +70,7 @@ class Groups:
         return bool(np.isfinite(self.runtime[group, self.kinds[device]]))
 
     def incidence(self) -> list[list[int]]:
-        """The nets of each group, ascending: `[b]`."""
+        """Returns the nets of each group, ascending: `[b]`."""
         nets: list[list[int]] = [[] for _ in self.weight]
         for net, ends in enumerate(self.ends):
             for group in ends:
@@ -89,7 +89,7 @@ def _check_devices(graph: ComputationGraph, problem: Problem, of: np.ndarray, ru
 
 
 def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[tuple[int, ...], float]:
-    """Seconds by the groups that a net joins, its producer's first."""
+    """Returns the transfer time of each net in seconds, keyed by the groups that it joins, its producer's first."""
     a = graph.arrays
     home = of[a.producer]
     pairs = distinct(a.use_tensor.astype(np.int64) * len(of) + of[a.use_op])
@@ -107,9 +107,7 @@ def _nets(graph: ComputationGraph, pipeline: Pipeline, of: np.ndarray) -> dict[t
 
 
 def placed_order(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> PlacedOrder:
-    """A placement `[n]` with an order that runs its ops in topological order, and every transfer right before its first
-    reader.
-    """
+    """Completes a placement `[n]`: ops in topological order, every transfer right before its first reader."""
     routes, rank = Routes(graph, problem, placement), graph.arrays.rank
     first = np.full(len(routes.transfers), len(rank))
     slot = routes.use_instance - routes.num_tensors
@@ -122,21 +120,21 @@ def placed_order(graph: ComputationGraph, problem: Problem, placement: np.ndarra
 def placed_plan(
     task: Task, placement: np.ndarray, *, evaluations: int, bound: float | None = None, optimal: bool = False
 ) -> Plan:
-    """The plan of a placement `[n]`."""
+    """Builds the plan of a placement `[n]`."""
     decisions = placed_order(task.graph, task.problem, placement)
     return task.plan(*decisions, evaluations=evaluations, bound=bound, optimal=optimal)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """The blocks of a graph, and their order."""
+    """The blocks of a graph, and which of them precede which."""
 
     groups: Groups
     before: list[set[int]]  # [b] direct predecessors of each block
 
     @classmethod
     def of_graph(cls, graph: ComputationGraph, problem: Problem) -> "Blocks":
-        """The blocks of a graph.
+        """Builds the blocks of a graph.
 
         Raises:
           ProblemError: as `Groups.of_ops`.
@@ -158,8 +156,8 @@ class Blocks:
         return cls(groups, before)
 
     def orders(self) -> list[np.ndarray]:
-        """Some topological orders of the blocks, `[b]` each: by level, depth first, and by their first ops in the graph
-        if that is topological.
+        """Returns some topological orders of the blocks, `[b]` each: by level, depth first, and by their first ops in
+        the graph if that is topological.
         """
         after: list[list[int]] = [[] for _ in self.before]
         for block, before in enumerate(self.before):
@@ -180,12 +178,12 @@ class Blocks:
 
 
 def _places(of: np.ndarray) -> np.ndarray:
-    """Index of the first op of each block: `[b]`."""
+    """Returns the index of the first op of each block: `[b]`."""
     return np.unique(of, return_index=True)[1]
 
 
 def _precedence(graph: ComputationGraph, pipeline: Pipeline) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of colocation groups of which the first comes before the second: two `[x]`."""
+    """Returns pairs of colocation groups of which the first comes before the second: two `[x]`."""
     source, target = graph.arrays.dependencies()
     group, backward = pipeline.colocation, pipeline.backward
     forward = ~backward[source] & ~backward[target]
@@ -199,7 +197,7 @@ def _precedence(graph: ComputationGraph, pipeline: Pipeline) -> tuple[np.ndarray
 
 
 def _without_cycles(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Numbers of the strongly connected components of groups: `[size]`."""
+    """Returns the number of the strongly connected component of each group: `[size]`."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -208,7 +206,7 @@ def _without_cycles(source: np.ndarray, target: np.ndarray, size: int) -> np.nda
 
 
 def _joined(graph: ComputationGraph, groups: Groups) -> np.ndarray:
-    """The block that each block joins, itself for most: `[b] int64`."""
+    """Returns the block that each block joins, itself for most: `[b] int64`."""
     source, target = (groups.of[ops].tolist() for ops in graph.arrays.dependencies())
     near: list[set[int]] = [set() for _ in groups.weight]
     for first, second in zip(source, target, strict=True):

@@ -1,4 +1,4 @@
-"""Placements for `max_load` without search: methods "greedy-load" and "split", and quick starts of learned searches.
+"""Placements for `max_load` without search: methods "greedy-load" and "split", and quick starts for learned searches.
 
 - "greedy-load" (`solve_greedy`) places block after block where the largest load stays least.
 - "split" (`solve_split`) reads a file such as the human experts' of dnn-partitioning:
@@ -26,7 +26,7 @@ from graphrl.solvers.loads.stages import stage_dp
 from graphrl.solvers.solver import solver
 from graphrl.units import as_integers
 
-GREEDY_SECONDS = 3e-4  # for each op and use, about
+GREEDY_SECONDS = 3e-4  # estimated time of greedy-load per op and use
 
 
 @solver(
@@ -35,8 +35,8 @@ GREEDY_SECONDS = 3e-4  # for each op and use, about
     objectives=("max_load",),
 )
 def solve_greedy(task: Task) -> Plan:
-    """One plan, whatever the budget. Blocks (`groups.py`) are placed in the order of their levels. A block goes to a
-    device with room for it, of those to the one that raises the largest load least, then to the one of least load.
+    """Makes one plan, whatever the budget. Blocks (`groups.py`) are placed in the order of their levels. A block goes
+    to a device with room for it, of those to the one that raises the largest load least, then to the one of least load.
     """
     blocks = Blocks.of_graph(task.graph, task.problem)
     loads = _Loads(blocks.groups)
@@ -46,10 +46,10 @@ def solve_greedy(task: Task) -> Plan:
 
 
 class _Loads:
-    """Loads of the blocks that are placed.
+    """Loads of the devices while blocks are placed.
 
     Attributes:
-      device: `[b]`, -1 for blocks that are not placed.
+      device: `[b]` device of each block, -1 for blocks that are not placed.
     """
 
     def __init__(self, groups: Groups) -> None:
@@ -58,11 +58,11 @@ class _Loads:
         self._load, self._bytes = [0.0] * len(groups.kinds), [0.0] * len(groups.kinds)
 
     def devices(self, block: int) -> list[int]:
-        """Devices that can run a block."""
+        """Returns the devices that can run a block."""
         return [device for device in range(len(self._load)) if self._groups.can_run(block, device)]
 
     def rank(self, block: int, device: int) -> tuple[float, float, float]:
-        """Excess, largest load and the device's load if a block went there."""
+        """Returns the excess, the largest load and the device's load if a block went there."""
         added = self._added(block, device)
         largest = max(load + added.get(other, 0.0) for other, load in enumerate(self._load))
         total = self._bytes[device] + self._groups.weight[block]
@@ -77,7 +77,7 @@ class _Loads:
         self.device[block] = device
 
     def _added(self, block: int, device: int) -> dict[int, float]:
-        """Seconds that a block adds to devices: its own, and those of nets that then span more devices."""
+        """Returns the seconds that a block adds to devices: its own, and those of nets that then span more devices."""
         groups = self._groups
         added = {device: float(groups.runtime[block, groups.kinds[device]])}
         for net in self._nets[block]:
@@ -90,7 +90,7 @@ class _Loads:
         return added
 
 
-Split = dict[int, tuple[str, int]]  # by node: "fpgas" or "cpus", and the number of the entry
+Split = dict[int, tuple[str, int]]  # of each node: "fpgas" or "cpus", and the number of the entry
 
 
 @solver("split", "max_load: a split from a file, such as an expert's of dnn-partitioning", objectives=("max_load",))
@@ -131,7 +131,7 @@ def _nodes(entry: object, where: str) -> list[int]:
 
 
 def _placement(task: Task, split: Split) -> np.ndarray:
-    """The device of each op, `[n]`."""
+    """Returns the device of each op, `[n]`."""
     graph, problem = task.graph, task.problem
     kinds = {"fpgas": (0, problem.accelerators), "cpus": (problem.accelerators, problem.cpus)}
     op_of = {op.name.partition(":")[0]: index for index, op in enumerate(graph.ops)}
@@ -154,8 +154,8 @@ def _placement(task: Task, split: Split) -> np.ndarray:
 
 
 def quick_plan(graph: ComputationGraph, problem: Problem, seconds: float = math.inf) -> Plan:
-    """The best of equal stages, the best contiguous splits of some topological orders (`stage-dp:ideals=0`: hundredths
-    of a second on 2,000 ops, and mostly as good as the best of all contiguous ones), and `greedy-load`.
+    """Returns the best of equal stages, the best contiguous splits of some topological orders (`stage-dp:ideals=0`:
+    hundredths of a second on 2,000 ops, and mostly as good as the best of all contiguous ones), and `greedy-load`.
 
     Args:
       seconds: time limit: slower rules are left out, except equal stages.

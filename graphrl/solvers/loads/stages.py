@@ -27,12 +27,12 @@ from graphrl.solvers.solver import solver
 
 BARS, SENDS, BYTES, SUMS = 2, 4, 5, 6  # indices of sums: seconds and bars of both kinds, seconds of transfers, bytes
 IDEALS = 60_000  # the limit of the paper's code
-STEP_SECONDS = 0.05  # between two checks of the clock, about
+STEP_SECONDS = 0.05  # approximate time between two checks of the clock
 
 
 @functools.cache
 def prepare() -> None:
-    """Compiles the program, or loads it, once per process."""
+    """Compiles the dynamic program, or loads it, once per process."""
     graph = ComputationGraph("one", (Op("a"),))
     groups = Groups.of_ops(graph, Problem("max_load"))
     with announced(fill, "stage-dp", seconds=4):
@@ -46,13 +46,13 @@ def prepare() -> None:
     prepare=prepare,
 )
 def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> Plan:
-    """The best contiguous split, whatever the evaluations, if the seconds suffice; never worse than equal stages.
+    """Finds the best contiguous split, whatever the evaluations, if the seconds suffice; never worse than equal stages.
 
     It starts with the splits of some topological orders of the blocks; the best of them bounds the search over all
     splits. An evaluation is a plan that was costed.
 
     Args:
-      ideals: limit of the ideals (prefixes of the graph), above which only the splits of those orders are searched.
+      ideals: largest number of ideals (prefixes of the graph): with more, only splits of those orders are searched.
       hint: a plan whose load the stages must beat: the answer is the better one.
 
     Raises:
@@ -75,8 +75,8 @@ def stage_dp(task: Task, *, ideals: int = IDEALS, hint: Plan | None = None) -> P
 
 
 def equal_placement(blocks: Blocks) -> np.ndarray:
-    """The device of each op, `[n]`, for stages of equal run time on the accelerators, or on the CPUs if there are none.
-    Blocks that cannot run there go to the first CPU.
+    """Returns the device of each op, `[n]`, for stages of equal run time on the accelerators, or on the CPUs if there
+    are no accelerators. Blocks that cannot run there go to the first CPU.
     """
     groups, order = blocks.groups, blocks.orders()[0]
     accelerators = groups.accelerators
@@ -91,7 +91,7 @@ def equal_placement(blocks: Blocks) -> np.ndarray:
 
 
 class Program(NamedTuple):
-    """The lattice of ideals, its groups, the table, and work space."""
+    """Arrays of the dynamic program: i ideals with x edges, b blocks and m nets, its table, and work space."""
 
     start: np.ndarray  # [i + 1], see `Ideals`
     smaller: np.ndarray  # [x]
@@ -99,18 +99,18 @@ class Program(NamedTuple):
     runtime: np.ndarray  # [b, 2] float64; 0 where it cannot run
     bars: np.ndarray  # [b, 2] int64, 1 where it cannot run
     weight: np.ndarray  # [b] float64, bytes
-    nets_start: np.ndarray  # [b + 1] int64, into the next
+    nets_start: np.ndarray  # [b + 1] int64, start of each block's nets in `nets`
     nets: np.ndarray  # [y] int64, nets of each block
-    seconds: np.ndarray  # [m] float64
-    size: np.ndarray  # [m] int64, blocks that a net joins
+    seconds: np.ndarray  # [m] float64, transfer time of each net
+    size: np.ndarray  # [m] int64, number of blocks that a net joins
     best: np.ndarray  # [cpus + 1, accelerators + 1, i] float64
     link: np.ndarray  # [cpus + 1, accelerators + 1, i] int64, 2 * J + the kind of the last device; -1 without
-    inside: np.ndarray  # [m] int64, blocks of a net that the last device has
+    inside: np.ndarray  # [m] int64, number of a net's blocks that the last device has
     last_walk: np.ndarray  # [i] int64, the ideal whose walk visited this one last
     stack: np.ndarray  # [b + 1, 2] int64: an ideal, and the next of those below it
     sums: np.ndarray  # [b + 1, SUMS] float64, of the blocks that the last device has, at each depth of the walk
-    limits: np.ndarray  # [2] float64: bytes of an accelerator, and an upper bound that the largest load must stay below
-    counts: np.ndarray  # [1] int64, pairs of ideals that were visited
+    limits: np.ndarray  # [2] float64: memory limit, bytes, and an upper bound that the largest load must stay below
+    counts: np.ndarray  # [1] int64, number of pairs of ideals that were visited
 
 
 @entry
@@ -181,15 +181,15 @@ def fill(p: Program, first: int, last: int) -> None:
 
 
 class Ideals(NamedTuple):
-    """Ideals by size, the empty one first, and from each the ideals that lack one block of it."""
+    """All ideals, by size, the empty one first, and for each the ideals that lack one block of it."""
 
-    start: np.ndarray  # [i + 1] int64, into the other two
+    start: np.ndarray  # [i + 1] int64, start of each ideal's entries in the other two
     smaller: np.ndarray  # [x] int64, ideals
     block: np.ndarray  # [x] int64, the block that is missing in each
 
 
 def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Program:
-    """The arrays for groups and their ideals, the table empty but for ideal 0."""
+    """Builds the `Program` for groups and their ideals; its table is empty except for ideal 0."""
     count, accelerators = len(ideals.start) - 1, groups.accelerators
     blocks, cpus = len(groups.weight), len(groups.kinds) - accelerators
     incidence = groups.incidence()
@@ -217,12 +217,12 @@ def program(groups: Groups, ideals: Ideals, limit: float, upper: float) -> Progr
 
 
 def chain_of(order: np.ndarray) -> Ideals:
-    """The prefixes of one order of the blocks: all splits into consecutive blocks."""
+    """Returns the prefixes of one order of the blocks as ideals: all splits into consecutive blocks."""
     return _lattice([[], *([(place, int(block))] for place, block in enumerate(order))])
 
 
 class _Search:
-    """The best split so far."""
+    """Searches lattices, and keeps the best split so far."""
 
     def __init__(self, task: Task, blocks: Blocks) -> None:
         self.blocks = blocks
@@ -242,14 +242,12 @@ class _Search:
             self._task.report(self._evaluations, plan.value)
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         assert self._best is not None
         return self._task.as_answer(self._best, self._evaluations)
 
     def run(self, ideals: Ideals) -> None:
-        """Searches a lattice for its best split, and keeps it if it is better than the best so far; no result if time
-        ends.
-        """
+        """Searches a lattice for its best split; keeps it if it beats the best so far. No result if time ends."""
         groups = self.blocks.groups
         assert self._best is not None
         upper = self._best.value * (1 + 1e-12) if self._best.excess == 0 else math.inf
@@ -262,7 +260,7 @@ class _Search:
 
 
 def ideals_of(blocks: Blocks, max_ideals: int) -> Ideals:
-    """All ideals.
+    """Returns all ideals of the blocks.
 
     Raises:
       ProblemError: there are more than `max_ideals`.
@@ -303,7 +301,7 @@ def _lattice(missing: list[list[tuple[int, int]]]) -> Ideals:
 
 
 def _fill(table: Program, task: Task) -> bool:
-    """Fills a table; False if time ends before it is full."""
+    """Fills a table; returns False if time ends before it is full."""
     count = len(table.start) - 1
     first, step = 1, 1
     while first < count:
@@ -319,7 +317,7 @@ def _fill(table: Program, task: Task) -> bool:
 
 
 def devices_of(p: Program, ideals: Ideals, accelerators: int) -> np.ndarray | None:
-    """The device of each block in the best split, `[b] int64`; None if no split is below the limit."""
+    """Returns the device of each block in the best split, `[b] int64`; None if no split is below the limit."""
     c, a, ideal = p.best.shape[0] - 1, p.best.shape[1] - 1, p.best.shape[2] - 1
     if not np.isfinite(p.best[c, a, ideal]):
         return None
@@ -334,7 +332,7 @@ def devices_of(p: Program, ideals: Ideals, accelerators: int) -> np.ndarray | No
 
 
 def _members(ideals: Ideals, ideal: int) -> set[int]:
-    """The blocks of an ideal."""
+    """Returns the blocks of an ideal."""
     blocks = set()
     while ideal:
         edge = ideals.start[ideal]
@@ -345,9 +343,9 @@ def _members(ideals: Ideals, ideal: int) -> set[int]:
 
 @solver("equal-stages", "max_load: contiguous stages of equal run time, one per accelerator", objectives=("max_load",))
 def equal_stages(task: Task) -> Plan:
-    """Contiguous stages of equal work, as an expert would split by hand, whatever the budget. The ops, in topological
-    order by level, are cut where the work so far passes the next equal part; ops that no accelerator can run go to a
-    CPU.
+    """Makes contiguous stages of equal work, as an expert would split by hand, whatever the budget. The ops, in
+    topological order by level, are cut where the work so far passes the next equal part; ops that no accelerator can
+    run go to a CPU.
     """
     blocks = Blocks.of_graph(task.graph, task.problem)
     return task.answer(placed_plan(task, equal_placement(blocks), evaluations=1))

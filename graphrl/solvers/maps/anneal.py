@@ -1,7 +1,7 @@
 """Methods "anneal" and "local-search" on memory maps: compiled chains of moves.
 
-A move requests other memories for a few places, and the compiler makes the map valid. Annealing is one chain that cools
-over the budget. Local search keeps moves that make no map slower, and restarts from random maps.
+A move requests other memories for a few places of a map's row, and the compiler makes the map valid. Annealing is one
+chain that cools over the budget. Local search keeps moves that make no map slower, and restarts from random maps.
 """
 
 import functools
@@ -39,7 +39,7 @@ class Chain(NamedTuple):
 
 
 def start(problem: MapProblem, requested: np.ndarray, seed: np.random.SeedSequence) -> Chain:
-    """A chain that starts from a map `[2n]` that it has not evaluated."""
+    """Returns a chain that starts from a map `[2n]`, without evaluating it."""
     row = np.ascontiguousarray(requested, np.int64)
     return Chain(
         maps=maps_of(problem),
@@ -69,7 +69,7 @@ def anneal(chain: Chain, count: int, hot: float, cold: float) -> None:
     evaluations from the compiler's map this gains three times as much.)
 
     Args:
-      count: evaluations.
+      count: number of evaluations.
       hot, cold: first and last temperature, seconds; 0 accepts nothing that is slower.
     """
     cooling = (cold / hot) ** (1.0 / max(1, count)) if hot > 0 else 1.0
@@ -106,8 +106,8 @@ def _change(chain: Chain) -> None:
             trial[places[below(rng, len(places))]] = below(rng, m)
 
 
-HOT, COLD = 1e-3, 3e-5  # temperatures, parts of the first latency; measured at 4,000 and 400,000 evaluations
-CHUNK = 1_000  # evaluations in one call
+HOT, COLD = 1e-3, 3e-5  # temperatures, relative to the first latency; measured at 4,000 and 400,000 evaluations
+CHUNK = 1_000  # number of evaluations in one call
 PACE = Pace(CHUNK)
 
 
@@ -125,7 +125,7 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
 
     Args:
       hot, cold: first and last temperature: a rise of the latency by that share of the first one is accepted with
-        chance 1/e.
+        probability 1/e.
 
     Raises:
       ProblemError: an option is out of range.
@@ -137,7 +137,7 @@ def solve_annealing(task: MapTask, *, hot: float = HOT, cold: float = COLD) -> M
 
 
 def cool(task: MapTask, budget: Budget, hot: float = HOT, cold: float = COLD) -> None:
-    """Anneals from the compiler's map until a budget is spent: a part of the task's, counted from its start."""
+    """Anneals from the compiler's map until a budget is spent: part of the task's budget, counted from its start."""
     _Maps(task, budget, hot, cold).run()
 
 
@@ -150,13 +150,13 @@ class _Maps(Annealing[Chain]):
         self.budget, self._first, self._hot, self._cold = budget, task.latency, hot, cold
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Evaluates maps between two shares of the budget."""
+        """Evaluates maps, at the temperatures between two shares of the budget."""
         hot, cold = (self._first * temperature_at(self._hot, self._cold, share) for share in (begin, end))
         _run(self._task, chain, steps, hot, cold)
         return steps
 
     def value(self) -> float:
-        """Latency of the best map, seconds."""
+        """Returns the latency of the best map, in seconds."""
         return self._task.latency
 
 
@@ -164,10 +164,10 @@ class _Maps(Annealing[Chain]):
     "local-search", "moves that do not raise the latency, from the compiler's map, then random ones", prepare=prepare
 )
 def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
-    """Restarts from a random map if `patience` evaluations in a row bring no improvement.
+    """Local search: restarts from a random map if `patience` evaluations in a row bring no improvement.
 
     Args:
-      patience: evaluations.
+      patience: number of evaluations without an improvement before a restart.
 
     Raises:
       ProblemError: the patience is below 1.
@@ -188,7 +188,7 @@ def solve_climbing(task: MapTask, *, patience: int = 1_000) -> MemoryMap:
 
 
 def _begin(task: MapTask) -> Chain:
-    """A chain that has evaluated the compiler's map."""
+    """Returns a chain that has evaluated the compiler's map."""
     chain = start(task.problem, task.fastest, np.random.SeedSequence(task.seed))
     _run(task, chain, 1, 0.0, 0.0)
     return chain

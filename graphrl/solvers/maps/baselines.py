@@ -2,7 +2,7 @@
 
 - "all-slowest", "compiler", "benefit": everything in the slowest memory, the compiler's own map, benefit per byte.
 - "random": uniformly random maps.
-- "greedy-dp": EGRL's baseline (section 4), node by node the pair of memories of the highest reward, in passes.
+- "greedy-dp": EGRL's baseline (section 4): node by node, the pair of memories with the highest reward, in passes.
 - "brkga" (Goncalves & Resende 2011): a gene in [0, 1) for each tensor is its memory, in M equal parts.
 """
 
@@ -47,7 +47,7 @@ def solve_brkga(
 
 
 def _latencies(task: MapTask, genes: np.ndarray) -> np.ndarray:
-    """Latencies of chromosomes, seconds: `[p]`, infinite for those beyond the budget."""
+    """Evaluates chromosomes; returns their latencies in seconds, `[p]`, infinite for those beyond the budget."""
     seconds = np.full(len(genes), np.inf)
     _, evaluated, _ = task.evaluate((genes * task.problem.memories).astype(np.int64))
     seconds[: len(evaluated)] = evaluated
@@ -85,7 +85,7 @@ _BATCH = 256
 
 @map_solver("random", "uniformly random maps, made valid by the compiler")
 def solve_random(task: MapTask) -> MemoryMap:
-    """Evaluates random maps until the budget is spent."""
+    """Evaluates random maps until the budget is spent; returns the best one."""
     rng = np.random.default_rng(task.seed)
     while not task.spent():
         task.evaluate(rng.integers(0, task.problem.memories, (_BATCH, 2 * task.problem.steps)))
@@ -94,14 +94,14 @@ def solve_random(task: MapTask) -> MemoryMap:
 
 @map_solver("all-slowest", "everything in the largest, slowest memory")
 def solve_slowest(task: MapTask) -> MemoryMap:
-    """One evaluation, whatever the budget."""
+    """Returns the map with everything in the slowest memory: one evaluation, whatever the budget."""
     task.evaluate(np.zeros_like(task.fastest)[None])
     return task.answer(task.best_map())
 
 
 @map_solver("compiler", "first come, first served: the fastest memory that has room, in program order")
 def solve_compiler(task: MapTask) -> MemoryMap:
-    """One evaluation, whatever the budget."""
+    """Returns the compiler's own map: one evaluation, whatever the budget."""
     task.evaluate(task.fastest[None])
     return task.answer(task.best_map())
 
@@ -127,8 +127,8 @@ def solve_benefit(task: MapTask) -> MemoryMap:
 
 
 def _by_benefit(problem: MapProblem) -> list[tuple[int, int]]:
-    """Places in a map and memories, by the seconds saved for each byte, the most first; without those that save
-    nothing.
+    """Ranks pairs of a map's place and a memory by the seconds saved for each byte, the most first; without those that
+    save nothing.
     """
     seconds = problem.output_seconds.copy()
     np.add.at(seconds, problem.read_source, problem.read_seconds)

@@ -17,9 +17,9 @@ from graphrl.solvers.exact.engine import Expression, Limits, Literal, Model, min
 from graphrl.solvers.maps.task import MapTask, map_solver
 
 DEFAULT_SECONDS = 60.0  # if the budget has evaluations alone
-QUANTA = 10_000_000  # of time in the compiler's latency: the resolution of the proof
+QUANTA = 10_000_000  # time quanta in the latency of the best known map: the resolution of the proof
 MAX_STEPS = 3_000
-MAX_PAGES = 2**50  # of all weights and outputs: integers have 64 bits; above it a unit is several pages
+MAX_PAGES = 2**50  # limit for all weights and outputs: integers have 64 bits; above it a unit is several pages
 
 
 @map_solver("cp-sat", "OR-Tools' CP-SAT from the compiler's map: search and proof")
@@ -29,8 +29,8 @@ def solve(task: MapTask, *, workers: int = 0, gap: float = 1e-5) -> MemoryMap:
     `MemoryMap.bound` is the proved bound.
 
     Args:
-      workers: threads of CP-SAT, 0 for one a core.
-      gap: relative; a map within it of the bound counts as proved.
+      workers: number of CP-SAT's threads, 0 for one per core.
+      gap: relative gap; a map within it of the bound counts as proved.
 
     Raises:
       ProblemError: ortools is missing, an option is out of range, or the graph has more than 3,000 ops.
@@ -74,13 +74,13 @@ def prove(task: MapTask, workers: int = 0, gap: float = 1e-5) -> None:
 class _Built(NamedTuple):
     model: Model
     objective: Expression
-    variables: list[Literal]  # [2n * M], True if a place of a map is in a memory
+    variables: list[Literal]  # [2n * M], True if an entry of a map's row is a memory
 
 
 def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
-    """The model whose hint is a valid map. Seconds are rounded down to quanta, so that its bound is a bound of the
-    latency. They are clipped to twice the hint's latency, since no better map has a longer step, and integers have 64
-    bits.
+    """Builds the model; its hint is the valid map `row`. Seconds are rounded down to quanta, so that its bound is a
+    bound of the latency. They are clipped to twice the hint's latency, since no better map has a longer step, and
+    integers have 64 bits.
     """
     model, n, m = Model(), problem.steps, problem.memories
     choice = [[model.boolean(bool(row[place] == memory)) for memory in range(m)] for place in range(2 * n)]
@@ -111,7 +111,7 @@ def _model(problem: MapProblem, row: np.ndarray, quantum: float) -> _Built:
 
 
 def _most(problem: MapProblem, step: int, reads: np.ndarray, quantum: float) -> int:
-    """Upper bound of a step's quanta, if everything that it moves were in the worst memory."""
+    """Returns an upper bound of a step's quanta, as if everything that it moves were in the worst memory."""
     moved = problem.weight_seconds[step] + problem.output_seconds[step] + problem.read_seconds[reads].sum(0)
     seconds = problem.compute[step] + problem.input_seconds[step] + moved.sum()
     return int(min(seconds / quantum, 2 * QUANTA)) + 1

@@ -3,8 +3,8 @@
 - `MapTask`: one search, with its budget, its evaluations and the best map so far.
 - `map_solver` registers a method: a function `solve(task, *, width=...) -> MemoryMap`.
 - `cost`, `evaluate_all`: the compiler and the latency of `costs/maps/exact.py`, compiled for the host. One map is a row
-  of 2n memories, those of the weights and then those of the outputs. The space in use takes two numbers a memory, as in
-    `costs/maps/device.py`.
+  of 2n memories, those of the weights and then those of the outputs. The space in use takes two numbers per memory, as
+  in `costs/maps/device.py`.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from graphrl.solvers.solver import Method
 
 STEP = np.dtype(
     [
-        ("compute", np.float64),  # seconds, launch left out
-        ("inputs", np.float64),  # seconds, external inputs from memory 0
+        ("compute", np.float64),  # seconds of operations, without launch
+        ("inputs", np.float64),  # seconds to read external inputs from memory 0
         ("weight_pages", np.int64),
         ("output_pages", np.int64),
         ("weight_bytes", np.int64),
@@ -51,7 +51,7 @@ class Maps(NamedTuple):
 
 
 def maps_of(problem: MapProblem) -> Maps:
-    """The arrays of a problem. An evaluation writes into them: each thread needs separate ones."""
+    """Builds the arrays of a problem. An evaluation writes into them: each thread needs separate ones."""
     n, m = problem.steps, problem.memories
     steps = np.zeros(n + 1, STEP)
     steps["compute"][:n], steps["inputs"][:n] = problem.compute, problem.input_seconds
@@ -78,12 +78,12 @@ def maps_of(problem: MapProblem) -> Maps:
 
 @part
 def cost(maps: Maps, requested: np.ndarray, assigned: np.ndarray, moved: np.ndarray) -> float:
-    """The latency of the compiler's valid version of a map, seconds.
+    """Compiles a map into a valid one and returns its latency in seconds.
 
     Args:
       requested: `[2n]` int64.
-      assigned: `[2n]` int64, is set to the compiler's map.
-      moved: `[1]` int64, is set to the bytes that moved.
+      assigned: `[2n]` int64, set to the compiler's map.
+      moved: `[1]` int64, set to the bytes that moved.
     """
     steps, capacity, room, freed, busy = maps.steps, maps.capacity, maps.room, maps.freed, maps.busy
     n, m = len(steps) - 1, len(capacity)
@@ -129,13 +129,13 @@ def cost(maps: Maps, requested: np.ndarray, assigned: np.ndarray, moved: np.ndar
 
 @entry
 def evaluate_all(m: Maps, requested: np.ndarray, assigned: np.ndarray, seconds: np.ndarray, moved: np.ndarray) -> None:
-    """Evaluates p maps.
+    """Compiles and costs p maps.
 
     Args:
       requested: `[p, 2n]` int64.
-      assigned: `[p, 2n]` int64, is set to the compiler's maps.
-      seconds: `[p]` float64, is set to their latencies.
-      moved: `[p]` int64, is set to the bytes that moved.
+      assigned: `[p, 2n]` int64, set to the compiler's maps.
+      seconds: `[p]` float64, set to their latencies.
+      moved: `[p]` int64, set to the bytes that moved.
     """
     for i in range(integer(len(requested))):
         seconds[i] = cost(m, requested[i], assigned[i], moved[i : i + 1])
@@ -145,14 +145,14 @@ P = ParamSpec("P")
 
 
 class MapTask(Search[MemoryMap]):
-    """One search for a map. Every evaluation is one map that the compiler made valid and that was costed.
+    """One search for a map. An evaluation is one map that the compiler made valid and that was costed.
 
     Attributes:
-      problem: of the map.
-      evaluations: so far.
+      problem: graph, order and chip.
+      evaluations: number of evaluations so far.
       row: `[2n]` int64, the best valid map so far, weights and then outputs; None before the first.
-      latency: of it, seconds; infinite before the first.
-      bound: no map is faster, seconds; None if nothing is proved.
+      latency: latency of the best map, seconds; infinite before the first.
+      bound: lower bound of the latency of all maps, seconds; None if nothing is proved.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class MapTask(Search[MemoryMap]):
         return np.full(2 * self.problem.steps, self.problem.memories - 1)
 
     def within_budget(self, count: int) -> int:
-        """The number of evaluations within the budget, at most `count`."""
+        """Returns the number of evaluations within the budget, at most `count`."""
         left = self.budget.evaluations
         return count if left is None else max(0, min(count, left - self.evaluations))
 
     def evaluate(self, requested: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Evaluates maps, as many as the budget has left, and keeps the best.
+        """Evaluates as many maps as the budget has left, and keeps the best.
 
         Args:
           requested: `[p, 2n]` int64.
@@ -214,7 +214,7 @@ class MapTask(Search[MemoryMap]):
         return self.is_spent(self.evaluations)
 
     def best_map(self) -> MemoryMap:
-        """The best map so far."""
+        """Returns the best map so far."""
         assert self.row is not None
         return MemoryMap.from_memories(
             self.problem,
@@ -227,13 +227,13 @@ class MapTask(Search[MemoryMap]):
         )
 
 
-MAP_SOLVERS: dict[str, Method[MapTask, Any, MemoryMap]] = {}  # by name, those of all imported modules
+MAP_SOLVERS: dict[str, Method[MapTask, Any, MemoryMap]] = {}  # methods of all imported modules, by name
 
 
 def map_solver(
     name: str, help: str, *, prepare: Callable[[], None] | None = None
 ) -> Callable[[Callable[Concatenate[MapTask, P], MemoryMap]], Method[MapTask, P, MemoryMap]]:
-    """Makes a function of a task and keyword-only options a method for maps, and registers it."""
+    """Returns a decorator that registers a function of a task and keyword-only options as a method for maps."""
 
     def register(search: Callable[Concatenate[MapTask, P], MemoryMap]) -> Method[MapTask, P, MemoryMap]:
         MAP_SOLVERS[name] = registered = Method(name, help, search, prepare=prepare)

@@ -37,20 +37,20 @@ from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.solver import solver
 
-MAX_BYTES = 2**30  # of the table of states
-STATES = 2_000_000  # about 0.5 GB at 500 ops
+MAX_BYTES = 2**30  # limit of the table of states
+STATES = 2_000_000  # stored states: about 0.5 GB at 500 ops
 CHECK_STEPS = 64  # iterations of the search between two checks of the clock
 
-State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and sizes
+State = int | tuple[int, tuple[tuple[int, int], ...]]  # the set of ops that have run, as bits; and `MemoryWalk.sizes`
 
 
 @solver("dfs-dp", "depth-first dynamic programming over orders, exact if it finishes", one_device=True)
 def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
-    """Depth-first dynamic programming, see the module. n steps of the search count as an evaluation.
+    """Depth-first dynamic programming (see the module). n steps of the search count as an evaluation.
 
     Args:
-      paper: the search as the paper describes it, without the accelerations.
-      states: number of states to store, as far as they fit in 1 GiB.
+      paper: True searches as the paper describes it, without the accelerations.
+      states: maximum number of states to store, as far as they fit in 1 GiB.
 
     Raises:
       ProblemError: `states` is negative.
@@ -79,22 +79,22 @@ def solve(task: Task, *, paper: bool = False, states: int = STATES) -> Plan:
 
 
 class _Frame(NamedTuple):
-    """A set of ops that the current branch has reached."""
+    """A set of ops that the current branch of the search has run."""
 
-    op: int  # the last of them, -1 if it is empty
+    op: int  # the op that ran last, -1 if the set is empty
     done: int  # the set, as bits
     state: State
-    peak: float  # bytes, on the way there
-    children: list[int]  # the ops to try next, from the end
+    peak: float  # bytes, largest memory on the way there
+    children: list[int]  # the ops to try next, the last one first
 
 
 class DepthFirst:
     """Depth-first search over the orders of a graph.
 
     Attributes:
-      best, best_peak: the best complete order so far, empty at first, and its peak, without resident weights.
-      finished: True if it is proved to be the best.
-      steps: ops that were run, trials included.
+      best, best_peak: the best complete order so far, empty at first, and its peak in bytes, without resident weights.
+      finished: True if `best` is proved to be the best order.
+      steps: number of ops that were run, trials included.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class DepthFirst:
         self.steps = 0
 
     def run(self, is_spent: Callable[[], bool], max_steps: float = math.inf) -> None:
-        """Searches until it is finished, or has an order and `is_spent` returns True or `max_steps` are made."""
+        """Searches until finished or, once it has an order, until `is_spent` returns True or `max_steps` are made."""
         self._is_spent = is_spent
         self._stack.append(_Frame(-1, 0, 0, 0, self._children(0)))
         iterations = 0

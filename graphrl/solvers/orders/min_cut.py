@@ -51,19 +51,19 @@ def solve(task: Task, *, starts: Sequence[np.ndarray] = ()) -> Plan:
 
 
 class Passes:
-    """The passes over one graph.
+    """Passes over one graph; each makes a new order from earlier ones.
 
     Args:
-      graph: to be ordered on one device; resident weights are ignored here.
-      seed: of the choices that passes make.
+      graph: graph to order on one device; resident weights are ignored here.
+      seed: seed of the random choices that passes make.
       starts: orders `[n]` of ops, in addition to those of the rules.
       is_spent: (evaluations) -> True if no further orders should be tried.
 
     Attributes:
       usage: computes the bytes at each op of an order.
-      orders: `[n]` each, the starts and the rules', that of least peak first.
-      best, peak: the order of least peak so far, of equals the newest, and its bytes.
-      bound: bytes that no order's peak is below.
+      orders: the starts and the rules' orders, `[n]` each, that of least peak first.
+      best, peak: the order of least peak so far, of equals the newest, and its peak in bytes.
+      bound: lower bound of the peak of all orders, in bytes.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Passes:
 
     @property
     def evaluations(self) -> int:
-        """Orders whose memory was computed."""
+        """Number of orders whose memory was computed."""
         return len(self.orders) + self._division.evaluations
 
     def next(self, is_spent: Callable[[], bool]) -> np.ndarray:
-        """The order `[n]` of the next pass, which ends early once `is_spent` returns True.
+        """Makes the next pass and returns its order `[n]`; the pass ends early once `is_spent` returns True.
 
         The first pass uses all the rules; later ones the best order and some others, with cuts through slightly
         different sizes.
@@ -134,10 +134,10 @@ def _orders(flow: Flow, starts: Sequence[np.ndarray]) -> Iterator[Sequence[int] 
 
 
 class Division:
-    """Passes over the orders of one graph.
+    """Makes passes: divides an order by minimum cuts and orders the parts.
 
     Attributes:
-      evaluations: orders whose memory was computed.
+      evaluations: number of orders whose memory was computed.
     """
 
     def __init__(self, cuts: Cuts, usage: Usage) -> None:
@@ -155,7 +155,7 @@ class Division:
         """Computes an order `[n]`.
 
         Args:
-          orders: `[n]` each, at least one: parts are ordered like them.
+          orders: existing orders, `[n]` each, whose relative order of ops the parts take over; must not be empty.
           target: bytes: parts that need no more are not changed.
           rng: chooses between the earliest and the latest minimum cut.
           weight: see `Cuts.least`; other sizes lead to other cuts that are nearly as good.
@@ -187,8 +187,8 @@ class Division:
     def _arrange(
         self, order: np.ndarray, begin: int, end: int, places: np.ndarray, is_spent: Callable[[], bool]
     ) -> tuple[int, int]:
-        """Orders the ops of a part, in place, like the order in which they need least; returns the peak of the part and
-        its place.
+        """Orders the ops of a part, in place, like the order in which they need least. Returns the peak of the part in
+        bytes, and its place.
         """
         part = order[begin:end].copy()
         best: tuple[int, int, np.ndarray] | None = None

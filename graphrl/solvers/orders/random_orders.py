@@ -21,19 +21,19 @@ from graphrl.solvers.base import Task
 from graphrl.solvers.flow import Flow, Usage
 from graphrl.solvers.solver import solver
 
-SAMPLES = 100
+SAMPLES = 100  # number of random orders in Topoformer
 LANES = 256  # orders drawn in parallel: the time of a step hardly depends on it
 CELLS = 4_000_000  # limit of lanes times ops: bounds the memory
-FIRST_CELLS = 100_000  # of the first batch, which is finished whatever the budget
-STEPS = 256  # between two checks of the clock
+FIRST_CELLS = 100_000  # the same for the first batch, which is finished whatever the budget
+STEPS = 256  # number of steps between two checks of the clock
 
 
 @solver("random-ready", "the best of random orders: always a uniform choice among the ready ops", one_device=True)
 def solve_ready(task: Task, *, samples: int = SAMPLES) -> Plan:
-    """The best of `samples` orders. It stops earlier if the budget is spent, but not before the first order.
+    """Returns the best of `samples` orders. Stops earlier if the budget is spent, but not before the first order.
 
     Args:
-      samples: orders to draw; 0 draws until the budget is spent.
+      samples: number of orders to draw; 0 draws until the budget is spent.
 
     Raises:
       ProblemError: samples is negative.
@@ -43,7 +43,7 @@ def solve_ready(task: Task, *, samples: int = SAMPLES) -> Plan:
 
 @solver("random-priorities", "the best of random orders: the ready op of highest random priority", one_device=True)
 def solve_priorities(task: Task, *, samples: int = SAMPLES) -> Plan:
-    """The best of `samples` orders; arguments and errors as in `solve_ready`."""
+    """Returns the best of `samples` orders; arguments and errors as in `solve_ready`."""
     return _best_order(task, samples, by_priority=True)
 
 
@@ -61,7 +61,7 @@ class Drawing:
     def draw(
         self, rng: np.random.Generator, lanes: int, by_priority: bool, until: float = math.inf
     ) -> np.ndarray | None:
-        """Orders `[lanes, n] int64` of ops; None if `time.perf_counter()` reaches `until` before they are done."""
+        """Draws orders `[lanes, n] int64` of ops; None if `time.perf_counter()` reaches `until` before the end."""
         n, rows = self._n, np.arange(lanes)
         orders = np.empty((lanes, n), np.int64)
         left = np.repeat(self._in_degree[None], lanes, axis=0)
@@ -96,7 +96,7 @@ class Drawing:
         return orders
 
     def _newly_ready(self, ops: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts a dependency of the successors of each lane's op as done; returns (lane, op) of the ready ones."""
+        """Marks the op of each lane as run; returns (lane, op) of its successors that are now ready."""
         degree = self._out_degree[ops]
         row = np.repeat(np.arange(len(ops)), degree)
         op = self._successors[np.repeat(self._first[ops], degree) + _places(degree)]
@@ -106,7 +106,7 @@ class Drawing:
 
 
 def _places(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... within each group, groups of `counts` one after the other: `[sum of counts]`."""
+    """Returns 0, 1, ... within each group, groups of `counts` one after the other: `[sum of counts]`."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1]) - np.repeat(ends - counts, counts)
 
@@ -136,12 +136,12 @@ def _best_order(task: Task, samples: int, by_priority: bool) -> Plan:
     return plan()
 
 
-REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations, in places, of the noise that is added to an op's place
+REACHES = (1.0, 4.0, 16.0, 64.0)  # standard deviations of the noise that is added to an op's place in the order
 STRETCHES = (0.1, 0.3, 1.0)  # parts of the order that get noise
 
 
 def nearby(flow: Flow, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """An order `[n]` near another: in a random stretch of it each op's place gets a normal deviate added, and then the
+    """Draws an order `[n]` near another: adds normal noise to the places of the ops in a random stretch of it; then the
     ready op of least place runs next.
     """
     n = len(order)

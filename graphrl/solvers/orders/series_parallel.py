@@ -22,7 +22,7 @@ from graphrl.solvers.solver import solver
     objectives=("peak_memory",),
 )
 def solve(task: Task) -> Plan:
-    """The least peak memory, with itself as the bound. Budget and seed do not matter.
+    """Finds an order of least peak memory, which is also the bound. Budget and seed do not matter.
 
     Raises:
       ProblemError: the graph is not of this kind.
@@ -37,7 +37,7 @@ def solve(task: Task) -> Plan:
 
 
 def best_order(flow: Flow) -> list[int] | None:
-    """An order of least peak memory, or None if the graph is not series-parallel with one reader a tensor."""
+    """Returns an order of least peak memory; None if the graph is not series-parallel with one reader per tensor."""
     if flow.reuses or any(len(users) > 1 for users in flow.users):
         return None
     segments = _reduced(flow, _segments(flow))
@@ -45,7 +45,7 @@ def best_order(flow: Flow) -> list[int] | None:
 
 
 def _segments(flow: Flow) -> list[Segment]:
-    """The segment of each op."""
+    """Returns the segment of each op: its peak and its change of the live bytes."""
     freed = [sum(flow.size[b] for b in reads if not flow.pinned[b]) for reads in flow.reads]
     workspace = flow.graph.arrays.workspace_bytes.tolist()
     segments = []
@@ -57,7 +57,7 @@ def _segments(flow: Flow) -> list[Segment]:
 
 
 def _reduced(flow: Flow, own: list[Segment]) -> list[Segment] | None:
-    """The segments of the whole graph, or None if it does not reduce to one edge."""
+    """Returns the segments of the whole graph, or None if it does not reduce to one edge."""
     n = flow.num_ops
     source, sink = n, n + 1
     # parts[u][v]: the segments between u and v, branches in parallel; an edge has one branch without ops

@@ -1,4 +1,4 @@
-"""Orders of compilers, rule for rule: XLA's memory schedulers, and PyTorch Inductor's reorderings for peak memory.
+"""The orders that compilers choose, rule for rule: XLA's memory schedulers, and PyTorch Inductor's for peak memory.
 
 **XLA**: list, depth first and post-order, and the best of the three. Source: openxla/xla,
 xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc at 1c7545f (ListMemoryScheduler, DFSMemoryScheduler,
@@ -49,8 +49,8 @@ class Instructions:
     """A graph as HLO: neighbours in the order in which the program names them, not by index.
 
     Attributes:
-      operands, control: by op: the producers of its inputs, and its control predecessors.
-      users, control_users: by op: their inverses, by index.
+      operands, control: for each op, the producers of its inputs, and its control predecessors.
+      users, control_users: for each op, the ops that have it as operand or control predecessor, by index.
       results: operands of the root.
     """
 
@@ -73,7 +73,7 @@ def _inverse(neighbours: list[list[int]]) -> list[list[int]]:
 
 
 class _ReadyQueue:
-    """The ready ops, by priority; `finish` updates `uses_left` of each buffer."""
+    """Priority queue of the ready ops for XLA's list; `finish` updates the uses left of each buffer."""
 
     def __init__(self, flow: Flow, hlo: Instructions) -> None:
         self._flow, self._hlo = flow, hlo
@@ -86,7 +86,7 @@ class _ReadyQueue:
             self._users[op] += 1  # the root
         outputs = [op.outputs for op in flow.graph.ops]
         self._scalar = [len(tensors) == 1 and 0 < tensors[0].bytes <= SCALAR_BYTES for tensors in outputs]
-        self._priority: dict[int, tuple[int, int]] = {}  # of the ready ops
+        self._priority: dict[int, tuple[int, int]] = {}  # priorities of the ready ops
         self._heap: list[tuple[int, int, int, int]] = []  # (-bytes, -users, -time of entry, op)
         self._time = 0
 
@@ -101,7 +101,7 @@ class _ReadyQueue:
             heapq.heappush(self._heap, (-priority[0], -priority[1], -self._time, op))
 
     def pop(self) -> int | None:
-        """Takes the op of highest priority, or None if the queue is empty."""
+        """Removes and returns the op of highest priority; None if the queue is empty."""
         while self._heap:
             first, second, _, op = heapq.heappop(self._heap)
             if self._priority.get(op) == (-first, -second):  # else it has run, or an entry of higher priority was taken
@@ -110,7 +110,7 @@ class _ReadyQueue:
         return None
 
     def finish(self, op: int) -> list[int]:
-        """Counts the op's uses as done; returns the ready ops that are now last users, in XLA's order of visits."""
+        """Counts the op's uses as done. Returns the ready ops that are now last users, in XLA's order of visits."""
         promoted = set()
         for buffer in self._flow.reads[op]:
             self._uses_left[buffer] -= 1
@@ -123,8 +123,8 @@ class _ReadyQueue:
 
 
 def xla_list(flow: Flow) -> list[int]:
-    """Greedy: the ready op of highest (bytes freed - bytes defined, users); of equals, the one that entered the queue
-    last (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken). Scalars go first.
+    """Greedy order: next is the ready op of highest (bytes freed - bytes defined, users); of equals, the last to enter
+    the queue (a `std::multimap` keeps equal keys in order of insertion, and its last entry is taken). Scalars go first.
 
     An op whose priority rises re-enters the queue.
     """
@@ -144,8 +144,8 @@ def xla_list(flow: Flow) -> list[int]:
 
 
 def xla_post_order(flow: Flow) -> list[int]:
-    """Depth first from the ops without users, by index, and then the root, backwards: control predecessors first, the
-    last named first, then operands as named.
+    """Orders ops depth first from those without users, by index, and then from the root, backwards: control
+    predecessors first, the last named first, then operands as named.
     """
     return _post_order(Instructions(flow))
 
@@ -157,9 +157,9 @@ def _post_order(hlo: Instructions) -> list[int]:
 
 
 def xla_depth_first(flow: Flow) -> list[int]:
-    """Depth first from the unreachable roots, by index, and then the root, backwards, to the predecessor first with the
-    most extra users (users - 1, of it and all above it: once for every path), then the most bytes (summed likewise),
-    then the least name.
+    """Orders ops depth first from the unreachable roots, by index, and then from the root, backwards. It visits first
+    the predecessor with the most extra users (users - 1, of it and all above it: once for every path), then the most
+    bytes (summed likewise), then the least name.
     """
     hlo = Instructions(flow)
     n, results = flow.num_ops, set(hlo.results)
@@ -182,7 +182,7 @@ def xla_depth_first(flow: Flow) -> list[int]:
 
 
 def xla_best(flow: Flow) -> list[int]:
-    """The order of least peak of list, depth first and post-order."""
+    """Returns the order of least peak among those of XLA's list, depth first and post-order."""
     return flow.least_peak([xla_list(flow), xla_depth_first(flow), xla_post_order(flow)])
 
 
@@ -193,14 +193,14 @@ order_rule("xla-postorder", "XLA's post-order scheduler", xla_post_order)
 
 
 class _PrefixMin:
-    """Prefix minima of the values at numbered places; an update or a query takes O(log places)."""
+    """Prefix minima of integers at numbered places; an update or a query takes O(log places)."""
 
     def __init__(self, places: int) -> None:
         self._leaves = 1 << (places - 1).bit_length()
         self._least = [EMPTY] * (2 * self._leaves)
 
     def put(self, place: int, value: int) -> None:
-        """Sets the value at a place; NOTHING removes it."""
+        """Sets the value at a place; EMPTY removes it."""
         least, node = self._least, self._leaves + place
         least[node] = value
         while node > 1:
@@ -208,7 +208,7 @@ class _PrefixMin:
             least[node] = min(least[2 * node], least[2 * node + 1])
 
     def least(self, places: int) -> int:
-        """The least value at the first `places`."""
+        """Returns the least of the values at the first `places` places."""
         lowest, low, high = EMPTY, self._leaves, self._leaves + places
         while low < high:
             if low % 2:  # only at the root
@@ -220,7 +220,7 @@ class _PrefixMin:
         return lowest
 
     def first(self) -> int:
-        """The first place with a value."""
+        """Returns the first place with a value."""
         node = 1
         while node < self._leaves:
             node = 2 * node if self._least[2 * node] < EMPTY else 2 * node + 1
@@ -228,8 +228,8 @@ class _PrefixMin:
 
 
 def inductor_lpmf(flow: Flow) -> list[int]:
-    """Least peak memory first: of the ready ops that stay within the peak so far the one that leaves least behind; if
-    no op does, the one that allocates least, then leaves least behind. Ties by index.
+    """Orders ops by least peak memory first: of the ready ops that stay within the peak so far the one that leaves
+    least behind; if no op does, the one that allocates least, then leaves least behind. Ties by index.
 
     The peak so far starts at the bytes of all graph outputs.
     """
@@ -274,7 +274,7 @@ def inductor_lpmf(flow: Flow) -> list[int]:
 
 
 def inductor_bfs(flow: Flow) -> list[int]:
-    """The ready op whose predecessors ran earliest: by the sorted list of their places, then by index."""
+    """Orders ops breadth first: next is the ready op whose predecessors ran earliest (sorted places), then by index."""
     waiting, position = flow.waiting(), [0] * flow.num_ops
     queue: list[tuple[list[int], int]] = [([], op) for op in waiting.ready()]
     order: list[int] = []
@@ -288,7 +288,7 @@ def inductor_bfs(flow: Flow) -> list[int]:
 
 
 def inductor_dfs(flow: Flow) -> list[int]:
-    """Post-order, from all ops and among predecessors by the bytes that an op writes and reads, then by index."""
+    """Returns a post-order: visits all ops, and predecessors, by the bytes that they write and read, then by index."""
     workspace = flow.graph.arrays.workspace_bytes.tolist()
     used_bytes = [
         sum(flow.size[b] for b in (*flow.writes[op], *flow.reads[op])) + workspace[op] for op in range(flow.num_ops)
@@ -302,7 +302,7 @@ def inductor_dfs(flow: Flow) -> list[int]:
 
 
 def inductor_best(flow: Flow) -> list[int]:
-    """The order of least peak of the given order, lpmf, bfs and dfs."""
+    """Returns the order of least peak among the given order, lpmf, bfs and dfs."""
     return flow.least_peak([flow.topological, inductor_lpmf(flow), inductor_bfs(flow), inductor_dfs(flow)])
 
 

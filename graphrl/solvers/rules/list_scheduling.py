@@ -51,28 +51,28 @@ from graphrl.solvers.rules.plan_builder import (
 from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.solver import solver
 
-WORK = 100_000  # ops and uses, times devices, of which all list schedules take about a second with exact costs
-TIMED_FACTOR = 60  # factor of that where the builder computes their value
+WORK = 100_000  # (ops + uses) * devices for which all list schedules take about a second with exact costs
+TIMED_FACTOR = 60  # times as much where the builder computes their value
 BUSY = (0.0, 0.25, 0.5)  # price of a busy second, in seconds of finish
-DELAY = (0.0, 0.5)  # price of a second that others lose
+DELAY = (0.0, 0.5)  # price of a second that other devices lose
 TARGET_FACTOR = 1.2  # target of a quick schedule, in multiples of the bound
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
 @solver("list", "the best of several list schedules", colocates=True, prepare=prepare)
 def solve_list(task: Task) -> Plan:
-    """The best of a few plans, whatever the budget and the seed."""
+    """Returns the best of a few plans, whatever the budget and the seed."""
     plan, evaluations = best_schedule(task.graph, task.problem)
     return task.answer(task.plan(*plan, evaluations=evaluations))
 
 
 def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """The best list schedule: placement `[n] int64` and order `[m] int64` of node ids."""
+    """Returns the best list schedule: placement `[n] int64` and order `[m] int64` of node ids."""
     return best_schedule(graph, problem)[0]
 
 
 def best_schedule(graph: ComputationGraph, problem: Problem) -> tuple[PlacedOrder, int]:
-    """The best list schedule, and the number of plans that were costed for it."""
+    """Returns the best list schedule, and the number of plans that were costed to find it."""
     b, orders, evaluations = builder(graph, problem), [graph.arrays.topological], 0
     if not _is_timed(problem):
         flow = Flow(graph)
@@ -96,7 +96,7 @@ def _is_timed(problem: Problem) -> bool:
 
 
 def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """A plan in an eighth to a quarter of `schedule`'s time: placement `[n] int64` and order `[m] int64` of node ids.
+    """Makes a plan in an eighth to a quarter of `schedule`'s time: placement `[n] int64`, order `[m] int64` of nodes.
 
     Makespan: by the rule that is best most often under the transfer model: under `rendezvous` ops without transfers
     first, with a price on being busy and on the time of others; else highest level first where it ends first (within
@@ -121,21 +121,21 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 
 def schedule_within(graph: ComputationGraph, problem: Problem, seconds: float) -> PlacedOrder:
-    """The best list schedule if the time suffices for all of them, else a quick one.
+    """Returns the best list schedule if the time suffices for all of them, else a quick one.
 
     Args:
-      seconds: that are left, infinite for no limit; below 1 they count as 1.
+      seconds: time that is left, infinite for no limit; below 1 it counts as 1.
     """
     return schedule(graph, problem) if affordable(graph, problem, max(1.0, seconds)) else quick_schedule(graph, problem)
 
 
 def affordable(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """True if some seconds suffice for all list schedules."""
+    """True if all list schedules can be computed in this many seconds."""
     return has_time(graph, problem, seconds * (TIMED_FACTOR if _is_timed(problem) else 1))
 
 
 def has_time(graph: ComputationGraph, problem: Problem, seconds: float) -> bool:
-    """True if some seconds suffice for several list schedules with their exact costs and a search."""
+    """True if several list schedules with their exact costs, and a search, can be computed in this many seconds."""
     a = graph.arrays
     return (a.num_ops + len(a.use_op)) * problem.devices <= WORK * seconds
 
@@ -151,7 +151,7 @@ def _stages(
 
 
 def _makespan_plans(b: Builder, problem: Problem, orders: list[np.ndarray]) -> Iterator[PlacedOrder]:
-    """Everything on one device, in the first of the orders; highest level first; and, under a limit, in the orders."""
+    """Yields plans: all on one device, in the first order; highest level first; and, under a limit, in all orders."""
     yield _on_one_device(b, orders[0])
     if problem.devices == 1:
         return
@@ -169,7 +169,7 @@ def _on_one_device(b: Builder, order: np.ndarray) -> PlacedOrder:
 
 
 def _earliest(problem: Problem, busy: float, delay: float) -> Choice:
-    """Chooses the device where the op finishes first, among those that stay within the memory limit if any does."""
+    """Returns the choice of the device where an op finishes first, of those within the memory limit if any are."""
     limit = math.inf if problem.memory_limit is None else float(problem.memory_limit)
     return Choice(FINISH, busy, delay, limit)
 
@@ -177,7 +177,7 @@ def _earliest(problem: Problem, busy: float, delay: float) -> Choice:
 def _memory_plans(
     b: Builder, graph: ComputationGraph, problem: Problem, orders: list[np.ndarray]
 ) -> Iterator[PlacedOrder]:
-    """Everything on one device, in the first of the orders; and a bisection with each of them."""
+    """Yields everything on one device, in the first of the orders; and the plans of a bisection with each of them."""
     yield _on_one_device(b, orders[0])
     if problem.devices == 1:
         return
@@ -191,18 +191,18 @@ def _memory_plans(
             target = (low + high) / 2
 
 
-PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # of ETF: for each pair of simultaneously ready ops, and for each op or use
+PAIR_SECONDS, USE_SECONDS = 6e-9, 1.5e-7  # time of ETF per pair of simultaneously ready ops, and per op or use
 
 
 def hlfet(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """HLFET. O((n + e) (log n + d)) for d devices. Ties of level go to the lower op, of starts to the lower device."""
+    """Schedules by HLFET: O((n + e) (log n + d)). Ties of level go to the lower op, of starts to the lower device."""
     b = builder(graph, problem)
     order = least_first(b.rank, graph.arrays.waiting())
     return in_order(b, np.array(order), Choice(START))
 
 
 def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
-    """Estimated seconds of ETF, which scans all ready ops each time; their number is that of the topological order."""
+    """Estimates the seconds of ETF, which scans all ready ops each time: as many as along the topological order."""
     a, ready = graph.arrays, np.zeros(len(graph.ops), np.int64)
     source, target = a.dependencies()
     np.maximum.at(ready, target, a.rank[source] + 1)
@@ -211,17 +211,17 @@ def etf_seconds(graph: ComputationGraph, problem: Problem) -> float:
 
 
 def etf(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """ETF. Looks at every ready op on every device for every op: O(n w d) for d devices and w ready ops."""
+    """Schedules by ETF, trying every ready op on every device for each op: O(n w d), d devices and w ready ops."""
     return earliest_first(builder(graph, problem))
 
 
 @solver("hlfet", "highest level first, where it can start first (Adam et al. 1974)", colocates=True, prepare=prepare)
 def solve_hlfet(task: Task) -> Plan:
-    """One plan, whatever the budget and the seed."""
+    """Returns the plan of `hlfet`, whatever the budget and the seed."""
     return task.answer(task.plan(*hlfet(task.graph, task.problem), evaluations=1))
 
 
 @solver("etf", "earliest task first, ties to the highest level (Hwang et al. 1989)", colocates=True, prepare=prepare)
 def solve_etf(task: Task) -> Plan:
-    """One plan, whatever the budget and the seed."""
+    """Returns the plan of `etf`, whatever the budget and the seed."""
     return task.answer(task.plan(*etf(task.graph, task.problem), evaluations=1))

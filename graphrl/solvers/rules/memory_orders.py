@@ -30,8 +30,8 @@ _cache: weakref.WeakKeyDictionary[ComputationGraph, tuple[tuple[np.ndarray, ...]
 
 
 def memory_orders(flow: Flow) -> list[np.ndarray]:
-    """Different topological orders of the ops `[n] int64`, the one of least peak on one device first. They are cached
-    as long as the graph exists, and are read-only.
+    """Returns topological orders of the ops `[n] int64`, one per rule, the one of least peak on one device first. They
+    are cached as long as the graph exists, and are read-only.
     """
     if flow.graph not in _cache:
         _cache[flow.graph] = _ranked(flow)
@@ -41,7 +41,7 @@ def memory_orders(flow: Flow) -> list[np.ndarray]:
 
 
 def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
-    """The orders, the one of least peak first, and the number of orders evaluated for that."""
+    """Returns the orders, the one of least peak first, and the number of orders evaluated for that."""
     rules = [
         greedy(flow),
         _reverse_greedy(flow),
@@ -57,11 +57,11 @@ def _ranked(flow: Flow) -> tuple[tuple[np.ndarray, ...], int]:
 
 
 def greedy(flow: Flow, first: Sequence[int] = ()) -> list[int]:
-    """Continues by the rule "greedy" after the ops `first` have run in this order."""
+    """Returns an order that starts with the ops `first` and continues by the rule "greedy"."""
     waiting = flow.waiting()
     users_left = [len(users) for users in flow.users]
     last_user = [sum(users) for users in flow.users]  # sum of the users left: the last user, once it is one
-    change = [flow.kept_bytes(op) for op in range(flow.num_ops)]  # of live bytes, if run next
+    change = [flow.kept_bytes(op) for op in range(flow.num_ops)]  # change of live bytes if the op runs next
     queue: list[tuple[int, int, int]] = []
     order, done = [], [False] * flow.num_ops
 
@@ -137,7 +137,7 @@ def _postorder(flow: Flow) -> list[int]:
 
 
 def _improved(flow: Flow, usage: Usage, order: list[int], passes: int = 2) -> tuple[int, np.ndarray, int]:
-    """Peak and order, after moving ops later as long as it helps, and the number of evaluated orders."""
+    """Moves ops later as long as it helps; returns the peak, the order, and the number of evaluated orders."""
     best, evaluations = int(usage(np.array(order)).max()), 1
     for _ in range(passes):
         later = _delayed(flow, order)

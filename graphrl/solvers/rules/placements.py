@@ -32,19 +32,19 @@ from graphrl.solvers.rules.plan_state import Builder, builder
 from graphrl.solvers.rules.simple import breadth_first
 from graphrl.solvers.solver import solver
 
-LARGEST = 2**20  # weight of an op or an edge: METIS adds them up as 32-bit integers
-TOTAL = 2**30  # of all ops or edges
-_TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # of JAX, before a scope: jvp(, vmap(
+LARGEST = 2**20  # largest weight of an op or an edge: METIS adds them up as 32-bit integers
+TOTAL = 2**30  # largest weight of all ops or edges together
+_TRANSFORMS = re.compile(r"^(?:\w+\()*/*")  # JAX's transforms before a scope: jvp(, vmap(
 
 
 @solver("expert", "layers in contiguous stages of equal work, one per device", colocates=True, prepare=prepare)
 def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
-    """One plan, whatever the budget and the seed; a second one, with stages of equal bytes, if stages of equal work
-    exceed the memory limit.
+    """Makes one plan, whatever the budget and the seed; a second one, with stages of equal bytes, if stages of equal
+    work exceed the memory limit.
 
     Args:
-      order: of the ops: "fifo", first in, first out, as the paper's framework runs them, or "level", the op with the
-        longest path of run times after it first.
+      order: order of the ops: "fifo", first in, first out, as the paper's (GO's) framework runs them, or "level", the
+        op with the longest path of run times after it first.
 
     Raises:
       ProblemError: there is no such order.
@@ -67,7 +67,7 @@ def solve_expert(task: Task, *, order: str = "fifo") -> Plan:
 
 
 def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | None:
-    """Stages of equal work, ops by the longest path that follows; None if fewer layers than devices have names."""
+    """Places layers in stages of equal work, ops by the longest path after them; None if too few layers have names."""
     layer = named_layers(graph, problem.devices)
     if layer is None:
         return None
@@ -76,16 +76,14 @@ def layer_stages(graph: ComputationGraph, problem: Problem) -> PlacedOrder | Non
 
 
 def equal_parts(work: np.ndarray, parts: int) -> np.ndarray:
-    """The part of each of m consecutive pieces of work, cut where the work so far passes a further equal part. `[m]`
-    int64.
-    """
+    """Returns the part of each piece of work `[m]`, cut where the work so far passes the next equal part: int64."""
     middle = np.cumsum(work) - work / 2
     return np.minimum((middle * parts / max(float(work.sum()), 1e-300)).astype(np.int64), parts - 1)
 
 
 def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
-    """The layer of each op, `[n]` int64, numbered along the model; an op without a name is its own layer. None if fewer
-    than `least` layers have names.
+    """Returns the layer of each op, `[n]` int64, numbered along the model; an op without a name is its own layer. None
+    if fewer than `least` layers have names.
     """
     leader = _leaders(graph)
     names = [_scope(graph.ops[op].name) for op in leader.tolist()]
@@ -95,17 +93,17 @@ def named_layers(graph: ComputationGraph, least: int) -> np.ndarray | None:
 
 
 def _by_level(b: Builder, graph: ComputationGraph) -> np.ndarray:
-    """The ops `[n]` in topological order, of the ready ones the one with the longest path after it first."""
+    """Returns the ops `[n]` in topological order, of the ready ones the one with the longest path after it first."""
     return np.array(least_first(b.rank, graph.arrays.waiting()))
 
 
 def _leaders(graph: ComputationGraph) -> np.ndarray:
-    """The op whose layer each op joins: `[n]`."""
+    """Returns the op whose layer each op joins: `[n]`."""
     a, n = graph.arrays, graph.arrays.num_ops
     group = np.arange(n) if graph.colocation is None else graph.colocation
     first = np.full(int(group.max()) + 1, n)
     np.minimum.at(first, group, a.rank)
-    leader = a.topological[first]  # of each group
+    leader = a.topological[first]  # the leader of each group
     source, target = a.dependencies()
     reader = np.full(n, n)
     np.minimum.at(reader, source, a.rank[target])
@@ -121,7 +119,7 @@ def _scope(name: str) -> str | None:
 
 
 def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
-    """The rank of the first op of each name; an op without a name has its own rank: `[n]`."""
+    """Returns, for each op, the rank of the first op of the same name; an op without a name has its own rank: `[n]`."""
     firsts: dict[str, int] = {}
     for op in np.argsort(rank, kind="stable").tolist():
         if (name := names[op]) is not None:
@@ -131,7 +129,7 @@ def _first(names: list[str | None], rank: np.ndarray) -> np.ndarray:
 
 
 def _bytes(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """Bytes that each op keeps, at least until they are read: `[n]` float64."""
+    """Returns the bytes that each op keeps, at least until they are read: `[n]` float64."""
     a = graph.arrays
     written = np.bincount(a.producer, a.tensor_bytes, minlength=a.num_ops)
     return written + (a.weight_bytes if problem.resident_weights else 0)
@@ -144,7 +142,7 @@ def _bytes(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     prepare=prepare,
 )
 def solve_metis(task: Task) -> Plan:
-    """One plan, whatever the budget; the seed is METIS's.
+    """Makes one plan, whatever the budget; the seed is METIS's.
 
     Raises:
       MissingExtraError: pymetis is not installed.
@@ -155,8 +153,8 @@ def solve_metis(task: Task) -> Plan:
 
 
 def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarray:
-    """The device of each op, `[n] int64`; colocated ops are one vertex. With fewer than two vertices a device, they go
-    to the devices in turn.
+    """Returns the device of each op, `[n] int64`; colocated ops are one vertex. With fewer than two vertices per
+    device, they go to the devices in turn.
 
     Raises:
       MissingExtraError: pymetis is not installed.
@@ -186,8 +184,8 @@ def partition(graph: ComputationGraph, problem: Problem, seed: int) -> np.ndarra
 
 
 def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of groups `[n]` of ops that share a tensor, in both directions, ascending, and the shared bytes: three
-    `[x]`.
+    """Returns pairs of groups `[n]` of ops that share a tensor, in both directions, ascending, and the shared bytes:
+    three `[x]`.
     """
     a = graph.arrays
     writer, reader = group[a.producer[a.use_tensor]], group[a.use_op]
@@ -201,7 +199,7 @@ def _edges(graph: ComputationGraph, group: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _integers(weights: np.ndarray) -> np.ndarray:
-    """Weights in proportion, small enough for METIS: `int64`."""
+    """Scales weights to integers that are small enough for METIS: `int64`."""
     if not weights.size or weights.max() <= 0:
         return np.ones(len(weights), np.int64)
     scale = min(LARGEST / float(weights.max()), TOTAL / float(weights.sum(dtype=np.float64)))

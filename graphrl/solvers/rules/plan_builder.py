@@ -20,14 +20,14 @@ from graphrl.graphs.graph import NONE, ComputationGraph, Op
 from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.rules.plan_state import AVAILABLE, LOCAL, PENDING, Builder, builder
 
-KEPT, START, FINISH, BYTES = range(4)
-GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)
+KEPT, START, FINISH, BYTES = range(4)  # rules of a `Choice`
+GIVEN, HIGHEST, LOCAL_FIRST, EARLIEST = range(4)  # rules for the order of `build`
 NAME = "list schedules"  # announced while it compiles
 
 
 class Choice(NamedTuple):
-    """Choice of an op's device. KEPT is the device that it has; else, of the devices that exceed a target least, the
-    one of least
+    """Rule that chooses an op's device. KEPT is the device that it has; else, of the devices that exceed a target
+    least, the one of least
 
     - START: start;
     - FINISH: finish, with a price on being busy and on the time of others; then the least busy, then the fewest bytes;
@@ -36,14 +36,14 @@ class Choice(NamedTuple):
     Ties go to the lower device.
     """
 
-    least: int
-    busy: float = 0.0  # seconds of finish for a second that a device is still busy when the first is free
-    delay: float = 0.0  # the same for a second by which the clocks of others advance (rendezvous: they send)
-    target: float = np.inf  # bytes of peak, by the estimate
+    least: int  # KEPT, START, FINISH or BYTES
+    busy: float = 0.0  # price per second that a device is still busy when the first is free, in seconds of finish
+    delay: float = 0.0  # price per second by which the clocks of others advance (rendezvous: they send)
+    target: float = np.inf  # target of a device's estimated peak, bytes
 
 
 def in_order(b: Builder, order: np.ndarray, choice: Choice) -> PlacedOrder:
-    """Places the ops in an order `[n]`, each by the choice."""
+    """Places the ops in an order `[n]`, each on the device of the choice."""
     return _run_build(b, GIVEN, choice, order)
 
 
@@ -54,19 +54,19 @@ def place_all(b: Builder, order: np.ndarray, placement: np.ndarray) -> PlacedOrd
 
 
 def highest_level_first(b: Builder, choice: Choice, *, local_first: bool) -> PlacedOrder:
-    """List scheduling by levels. Time runs along the device that is free first. Of the ops whose predecessors have
-    ended by then the one of highest level is next.
+    """Schedules by levels: time runs along the device that is free first; of the ops whose predecessors have ended by
+    then the one of highest level (longest path to the end) is next.
 
     Args:
-      choice: of its device.
+      choice: rule for the op's device.
       local_first: True if ops that need no transfer to the device that is free go before those that do.
     """
     return _run_build(b, LOCAL_FIRST if local_first else HIGHEST, choice)
 
 
 def earliest_first(b: Builder) -> PlacedOrder:
-    """ETF: of all ops whose predecessors are placed, on all devices, the earliest start; of equals, the op of highest
-    level, then the lower op, then the lower device.
+    """Schedules by ETF: of all ops whose predecessors are placed, on all devices, the earliest start is next; of
+    equals, the op of highest level, then the lower op, then the lower device.
     """
     return _run_build(b, EARLIEST, Choice(KEPT))
 
@@ -98,10 +98,10 @@ def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
     """Builds a plan on a cleared builder; returns the number of its nodes.
 
     Args:
-      b: whose ops have no device yet, unless they are in an order.
-      rule: one of those above.
-      order: `[n]` of the ops, for GIVEN.
-      choice: of devices; KEPT for EARLIEST, which chooses them itself.
+      b: the builder; its ops have no device yet, unless the rule is GIVEN.
+      rule: GIVEN, HIGHEST, LOCAL_FIRST or EARLIEST.
+      order: `[n]` order of the ops, for GIVEN.
+      choice: rule for devices; KEPT for EARLIEST, which chooses them itself.
     """
     count = integer(0)
     for i in range(len(b.ops) - 1):
@@ -118,7 +118,7 @@ def build(b: Builder, rule: int, order: np.ndarray, choice: Choice) -> int:
 
 @part
 def _earliest(b: Builder) -> int:
-    """The next op of `earliest_first`, whose device it sets. The first queue is an unordered list here."""
+    """Returns the next op of `earliest_first`, and sets its device. The first queue is an unordered list here."""
     ops, pending, lengths = b.ops, b.queues[PENDING], b.lengths
     best, device, least = 0, 0, np.inf
     for i in range(lengths[PENDING]):
@@ -140,7 +140,7 @@ def _earliest(b: Builder) -> int:
 
 @part
 def _highest(b: Builder, local_first: bool) -> int:
-    """The next op of `highest_level_first`."""
+    """Returns the next op of `highest_level_first`."""
     queues, lengths, pending = b.queues, b.lengths, b.queues[PENDING]
     used = LOCAL + len(b.devices) if local_first else LOCAL
     for queue in range(AVAILABLE, used):
@@ -164,7 +164,7 @@ def _highest(b: Builder, local_first: bool) -> int:
 
 @part
 def sort_inputs(b: Builder, op: int) -> None:
-    """Puts the inputs of an op, whose predecessors must be placed, into `b.inputs`, the earliest written first, of
+    """Writes the inputs of an op, whose predecessors must be placed, to `b.inputs`: the earliest written first, of
     equals the lower tensor. Shell's sort: most ops have few inputs, and some have thousands.
     """
     ops, inputs = b.ops, b.inputs
@@ -186,7 +186,7 @@ def sort_inputs(b: Builder, op: int) -> None:
 
 @part
 def place(b: Builder, op: int, device: int, count: int) -> int:
-    """Appends an op, whose inputs are sorted, on a device. Takes the number of nodes and returns the new one."""
+    """Appends an op, whose inputs are sorted, on a device. Takes the number of nodes so far and returns the new one."""
     ops, devices, rows = b.ops, b.devices, b.rows
     start, _, count = transfer(b, op, device, count)
     clock = _transfer_clocks(b)
@@ -214,7 +214,7 @@ def place(b: Builder, op: int, device: int, count: int) -> int:
 
 @part
 def choose(b: Builder, op: int, choice: Choice) -> int:
-    """The device for an op whose inputs are sorted: that of the ops colocated with it, if one of them is placed."""
+    """Returns the device for an op with sorted inputs: that of the ops colocated with it, if one of them is placed."""
     ops, devices, rows = b.ops, b.devices, b.rows
     if choice.least == KEPT:
         return ops[op].device
@@ -251,7 +251,7 @@ def choose(b: Builder, op: int, choice: Choice) -> int:
 
 @part
 def _queue_successors(b: Builder, op: int) -> None:
-    """Makes the successors that wait for no other op pending until the last of their predecessors ends."""
+    """Adds the successors whose predecessors are all placed to the PENDING queue, keyed by the last one's end."""
     ops, rows = b.ops, b.rows
     for e in range(ops[op].after, ops[op + 1].after):
         after, ready = integer(rows[e]), 0.0
@@ -267,10 +267,10 @@ def _queue_successors(b: Builder, op: int) -> None:
 
 @part
 def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float, int]:
-    """The transfers that an op, whose inputs are sorted, still needs on a device.
+    """Tries or makes the transfers that an op, whose inputs are sorted, still needs on a device.
 
     Args:
-      count: of nodes, from which on the transfers are written, with their bytes and arrivals; NONE is a trial.
+      count: number of nodes, after which the transfers are written, with their bytes and arrivals; NONE is a trial.
 
     Returns:
       Start of the op, seconds; the seconds by which the clocks of other devices advance (rendezvous: they send); and
@@ -314,7 +314,7 @@ def transfer(b: Builder, op: int, device: int, count: int) -> tuple[float, float
 
 @inlined
 def _first_free(b: Builder) -> int:
-    """The device that is free first; of equals, the lower one."""
+    """Returns the device that is free first; of equals, the lower one."""
     device = integer(0)
     for other in range(len(b.devices)):
         if b.clocks[0, other] < b.clocks[0, device]:
@@ -344,13 +344,13 @@ def _is_before(b: Builder, t: int, other: int) -> bool:
 
 @inlined
 def _transfer_clocks(b: Builder) -> int:
-    """The clocks that transfers move: those of links or those of devices."""
+    """Returns the index of the clocks that transfers advance: 1 for those of links, 0 for those of devices."""
     return integer(1 if b.transfer == LINK else 0)
 
 
 @inlined
 def _allocation(b: Builder, buffer: int, device: int) -> tuple[int, bool]:
-    """Bytes of a buffer that an op writes on a device, and True if it takes them over."""
+    """Returns the bytes of a buffer that an op writes on a device, and True if it takes them over."""
     entry = b.tensors[buffer]
     if entry.source == NONE:
         return entry.size, False

@@ -24,21 +24,21 @@ OP = np.dtype(
         ("weight", np.int64),  # bytes that it keeps on its device from the start
         ("device", np.int64),  # NONE before it is placed
         ("leader", np.int64),  # the first op of those that it is colocated with, itself if it is alone
-        ("home", np.int64),  # of a leader: the device of its first placed op, or NONE
+        ("home", np.int64),  # for a leader: the device of the first placed op of its group, or NONE
         ("inputs", np.int64),  # row of tensors
         ("awaits", np.int64),  # row of control predecessors
         ("after", np.int64),  # row of successors
         ("reads", np.int64),  # row of buffers
         ("writes", np.int64),  # row of buffers
-        ("waits", np.int64),  # predecessors
-        ("left", np.int64),  # predecessors that are not placed
+        ("waits", np.int64),  # number of predecessors
+        ("left", np.int64),  # number of predecessors that are not placed
     ],
     align=True,
 )
 # A buffer is named by the tensor that allocates it on one device. The fields from `size` on are those of buffers.
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("bytes", np.int64),
         ("producer", np.int64),  # op
         ("buffer", np.int64),
@@ -46,8 +46,8 @@ TENSOR = np.dtype(
         ("pinned", np.int64),  # 1 if it is never freed
         ("source", np.int64),  # the buffer that it may take over, or NONE
         ("takes", np.int64),  # 1 if no earlier buffer of the op takes over the same source
-        ("users", np.int64),
-        ("left", np.int64),  # users that are not placed
+        ("users", np.int64),  # number of ops that read the buffer
+        ("left", np.int64),  # number of users that are not placed
     ],
     align=True,
 )
@@ -64,7 +64,7 @@ DEVICE = np.dtype(
 
 
 class Builder(NamedTuple):
-    """n ops, t tensors and e uses on d devices, and a partial plan."""
+    """A partial plan of n ops, t tensors and e uses on d devices, and queues of the ops that may be placed next."""
 
     transfer: int
     ops: np.ndarray  # [n + 1] OP
@@ -74,11 +74,11 @@ class Builder(NamedTuple):
     rows: np.ndarray  # uint32
     clocks: np.ndarray  # [2, d] float64, see `costs.host.clocks`
     trial: np.ndarray  # [2, d] float64, the clocks after the transfers that an op would need
-    rank: np.ndarray  # [n] int64, of ops by level, of equals by index; 0 is the highest
-    ready: np.ndarray  # [n] float64, seconds, end of the last of an op's predecessors
+    rank: np.ndarray  # [n] int64, rank of each op by level (longest path to the end), then index; 0 is the highest
+    ready: np.ndarray  # [n] float64, end of the last of an op's predecessors, seconds
     queues: np.ndarray  # [2 + d, n] int64, heaps of ops: PENDING by `ready`, the others by `rank`
     lengths: np.ndarray  # [2 + d] int64, of the queues
-    inputs: np.ndarray  # [t] int64, tensors
+    inputs: np.ndarray  # [t] int64, sorted inputs of the op to place
     nodes: np.ndarray  # [n + e] int64, ids as in `costs`
 
     def clear(self) -> None:
@@ -101,7 +101,7 @@ class Builder(NamedTuple):
 
     @property
     def peaks(self) -> np.ndarray:
-        """Estimated peak of each device, bytes `[d]`."""
+        """Estimated peak memory of each device, in bytes `[d]`."""
         return self.devices["peak"] + self.devices["weights"]
 
 
@@ -115,7 +115,7 @@ class _SharedArrays(NamedTuple):
 
 
 def builder(graph: ComputationGraph, problem: Problem) -> Builder:
-    """An empty builder, which can build several plans of a problem in sequence."""
+    """Returns an empty builder, which can build several plans of a problem in sequence."""
     a, d = graph.arrays, problem.devices
     n, t, shared = a.num_ops, a.num_tensors, _shared_arrays(graph)
     ops, tensors = shared.ops.copy(), shared.tensors.copy()
@@ -143,7 +143,7 @@ _parts: weakref.WeakKeyDictionary[GraphArrays, _SharedArrays] = weakref.WeakKeyD
 
 
 def _shared_arrays(graph: ComputationGraph) -> _SharedArrays:
-    """The shared arrays of a graph, computed once and cached as long as the graph exists."""
+    """Returns the shared arrays of a graph, computed once and cached as long as the graph exists."""
     if graph.arrays not in _parts:
         _parts[graph.arrays] = _build_shared(graph)
     return _parts[graph.arrays]
@@ -179,7 +179,7 @@ def _build_shared(graph: ComputationGraph) -> _SharedArrays:
 
 
 def _sources(reuses: np.ndarray, buffers: SharedBuffers) -> np.ndarray:
-    """The buffer `[t]` that each may take over; NONE if there is no such buffer or it is never freed."""
+    """Returns the buffer `[t]` that each buffer may take over; NONE if there is no such buffer or it is never freed."""
     source = np.full(len(reuses), NONE)
     inside = np.flatnonzero(reuses >= 0)
     inside = inside[~buffers.pinned[buffers.of[reuses[inside]]]]

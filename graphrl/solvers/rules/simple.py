@@ -34,10 +34,10 @@ def order_rule(name: str, help: str, order_of: Callable[[Flow], Sequence[int]]) 
 
 
 def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
-    """The ready op that became ready last (Kahn's algorithm with a stack).
+    """Orders ops depth first: next is the ready op that became ready last (Kahn's algorithm with a stack).
 
     Args:
-      waiting: for all ops.
+      waiting: the predecessors that each op waits for.
       lowest_first: of several that one op made ready, the lowest index first, else the highest. Sources go by index.
     """
     ready = waiting.ready()[::-1]
@@ -49,7 +49,7 @@ def depth_first(waiting: Waiting, *, lowest_first: bool = True) -> list[int]:
 
 
 def breadth_first(flow: Flow) -> list[int]:
-    """The ready op that became ready first (Kahn's algorithm with a queue), equal ones by index."""
+    """Orders ops breadth first: next is the ready op that became ready first (Kahn's algorithm with a queue)."""
     waiting = flow.waiting()
     order = waiting.ready()  # also the queue: it grows during the loop
     for op in order:
@@ -58,14 +58,14 @@ def breadth_first(flow: Flow) -> list[int]:
 
 
 def as_late_as_possible(flow: Flow) -> list[int]:
-    """By level, each op on the last level that it can have if all ops take one step: as many steps before the end as
-    its longest path to a sink has edges. Equal ones by index.
+    """Orders ops by level: each op is on the last level that it can have if all ops take one step, as many steps before
+    the end as its longest path to a sink has edges. Equal ones by index.
     """
     return np.argsort(-flow.graph.arrays.height, kind="stable").tolist()
 
 
 def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
-    """Everything on device 0, in the graph's own order, as far as its dependencies allow.
+    """Places everything on device 0, in the graph's own order, as far as its dependencies allow.
 
     For a traced program or an ONNX file this is the order in which it was written, often a good one for memory.
 
@@ -77,7 +77,7 @@ def given_order(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
 
 @solver("given", "everything on one device, in the graph's own order", colocates=True)
 def solve_given(task: Task) -> Plan:
-    """One plan, whatever the budget and the seed."""
+    """Returns the plan of `given_order`, whatever the budget and the seed."""
     return task.answer(task.plan(*given_order(task.graph, task.problem), evaluations=1))
 
 

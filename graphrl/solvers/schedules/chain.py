@@ -1,8 +1,8 @@
-"""A compiled chain of annealing over schedules: it draws moves, walks the clocks, and keeps the best schedule.
+"""A compiled chain of annealing over schedules: it draws moves, recomputes the clocks, and keeps the best schedule.
 
-The energy is the makespan plus a small weight of the mean of the devices' last clocks, which ranks the many schedules
-of one makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of Metropolis'
-rule is drawn before a move is walked, so that most walks of bad moves are short.
+The energy is the makespan plus a small multiple of the mean of the devices' last clocks, which ranks the many schedules
+of equal makespan, and under a memory limit a penalty for the excess; or the largest peak alone. The limit of
+Metropolis' rule is drawn before a move is walked, so that most walks of bad moves are short.
 
 A walk starts at the checkpoint before the first place that the move changes. It continues to the end of the order, or
 ends early where the rest is known:
@@ -33,7 +33,7 @@ from graphrl.solvers.schedules.memory import Memory, excess, write_nodes
 from graphrl.solvers.schedules.moves import FIRST, SETTLED, Move, draw, undo
 from graphrl.solvers.schedules.state import ABSENT, STRIDE, Schedule, home, set_readers
 
-REFRESH = 2.0  # walked places since the last tails, in lengths of the order, above which tails are recomputed
+REFRESH = 2.0  # places walked since tails were computed, in lengths of the order, after which they are recomputed
 MAX_DRAWS, MIN_DRAWS = 50, 2_000  # draws per move, and in all, after which no move is assumed to exist
 
 
@@ -47,11 +47,11 @@ class Best(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sort key, the best first."""
+        """Sort key of schedules, the best first: (excess, makespan)."""
         return int(self.facts[1]), float(self.makespan[0])
 
     def objective(self, problem: Problem) -> float:
-        """The objective: bytes or seconds."""
+        """Returns the objective: bytes or seconds."""
         return float(self.facts[1] if problem.objective == "peak_memory" else self.makespan[0])
 
     @property
@@ -61,7 +61,7 @@ class Best(NamedTuple):
 
 
 def empty_best(s: Schedule) -> Best:
-    """An empty `Best` with the sizes of a schedule."""
+    """Returns an empty `Best` with the sizes of a schedule."""
     n = len(s.order)
     return Best(np.zeros(n, np.int64), np.zeros(n + len(s.copies), np.int64), np.full(2, -1), np.zeros(1))
 
@@ -89,14 +89,14 @@ def anneal(
     Args:
       s, memory, best, rng: the chain, new or as an earlier call left it.
       move: work space for one move.
-      mix: `[kinds]` float64, cumulative.
-      moves: at most.
-      hot, cold: of energy.
-      weight: of the mean last clock relative to the makespan.
-      seconds: energy for a second, 0 where time does not count.
-      penalty: energy for a byte of excess.
-      counts: `[kinds * 3]` int64, adds up moves, accepted moves, and walked places.
-      work: of `make_tails`.
+      mix: `[kinds]` float64, cumulative probability of each kind of move.
+      moves: maximum number of moves.
+      hot, cold: first and last temperature, in units of energy.
+      weight: weight of the mean last clock relative to the makespan.
+      seconds: energy per second, 0 where time does not count.
+      penalty: energy per byte of excess.
+      counts: `[kinds * 3]` int64, to which the numbers of moves, accepted moves and walked places are added.
+      work: work space of `make_tails`.
     """
     score, fresh, facts = s.score, s.fresh, move.facts
     if best.facts[1] < 0:
@@ -141,7 +141,7 @@ def anneal(
 
 @part
 def _start(s: Schedule, memory: Memory | None, best: Best, weight: float, seconds: float, penalty: float) -> None:
-    """Sets the clocks of a new schedule, which becomes the best."""
+    """Computes the clocks of a new schedule, which becomes the best one."""
     n, first = len(s.order), integer(0)  # not a literal, for which numba would compile separate functions
     set_readers(s)
     makespan = mean = 0.0
@@ -205,13 +205,13 @@ def make_tails(s: Schedule, work: np.ndarray) -> None:
 
 @part
 def walk(s: Schedule, first: int, settled: int, limit: float, weight: float) -> tuple[float, float, int, int]:
-    """Clocks from place `first` on, after a move.
+    """Recomputes the clocks from place `first` on, after a move.
 
     Args:
       first: before this place nothing has changed.
       settled: from this place on the same ops run on the same devices, with the same transfers between them.
-      limit: of the makespan and its weighted mean last clock, above which a walk may end.
-      weight: of the mean last clock in the energy.
+      limit: of the makespan plus the weighted mean last clock: the walk may end once it will be exceeded.
+      weight: weight of the mean last clock in the energy.
 
     Returns:
       Makespan and mean last clock in seconds (the makespan is infinite if above the limit), the checkpoint where the
@@ -301,7 +301,7 @@ def _keep_best(s: Schedule, best: Best, excess_bytes: int) -> None:
 
 @inlined
 def _add_transfer_tail(s: Schedule, work: np.ndarray, t: int, here: int, there: int, reader: int) -> None:
-    """Tails before a transfer of t, from those after it; the `reader` is the first op that needs it."""
+    """Computes the tails before a transfer of t from those after it; the `reader` is the first op that needs it."""
     tensors, order, op_tails = s.tensors, s.order, s.op_tails
     d, seconds = s.devices, tensors[t].seconds
     output = (len(order) + tensors[t].producer) * d
@@ -329,8 +329,8 @@ def _equals_checkpoint(s: Schedule, checkpoint: int) -> bool:
 
 @part
 def _first_read(s: Schedule, first_change: int, changes: int, place: int) -> int:
-    """Index of the first changed end or arrival, from `first_change` on, that an op at or after a place reads;
-    `changes` if no op does.
+    """Returns the index of the first changed end or arrival, from `first_change` on, that an op at or after a place
+    reads; `changes` if no op does.
     """
     ops, begins, copies, rows, changed = s.ops, s.begins, s.copies, s.rows, s.changed
     n = len(s.order)
@@ -355,7 +355,7 @@ def _first_read(s: Schedule, first_change: int, changes: int, place: int) -> int
 
 @part
 def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
-    """A lower bound of the energy: each device's last clock is at least every clock of a checkpoint plus its tail."""
+    """Returns a lower bound of the energy: a last clock is at least every clock of a checkpoint plus its tail."""
     now, tails = s.now, s.tails
     d, width = s.devices, len(now)
     makespan = total = 0.0
@@ -370,7 +370,7 @@ def least_energy(s: Schedule, checkpoint: int, weight: float) -> float:
 
 @inlined
 def _send(s: Schedule, copy: int, here: int, there: int, changes: int) -> int:
-    """Makes a transfer: moves the clocks, or sets the arrival; returns the number of changes after it."""
+    """Runs a transfer: advances the clocks, or sets the arrival. Returns the number of changes after it."""
     now, entry = s.now, s.copies[copy]
     tensor = s.tensors[entry.tensor]
     if s.transfer == RENDEZVOUS:

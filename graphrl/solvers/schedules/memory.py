@@ -14,9 +14,9 @@ from graphrl.solvers.schedules.state import ABSENT, Schedule, home
 
 BUFFER = np.dtype(
     [
-        ("holder", np.int64),  # the instance that owns an instance's buffer; the other fields are of owners
+        ("holder", np.int64),  # the instance that owns an instance's buffer; the other fields are those of owners
         ("size", np.int64),  # bytes
-        ("left", np.int64),  # uses to come
+        ("left", np.int64),  # number of uses to come
         ("taker", np.int64),  # the op that took it over, or -1
         ("pinned", np.int64),  # 1 if it is never freed
     ],
@@ -41,7 +41,7 @@ class Memory(NamedTuple):
 
 
 def memory(graph: ComputationGraph, problem: Problem) -> Memory:
-    """The memory of a graph's schedules."""
+    """Builds the `Memory` for a graph's schedules."""
     a = graph.arrays
     n, t, d = a.num_ops, a.num_tensors, problem.devices
     resident = a.weight_bytes if problem.resident_weights else np.zeros(n)
@@ -62,7 +62,7 @@ def memory(graph: ComputationGraph, problem: Problem) -> Memory:
 
 @part
 def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
-    """Writes the schedule's node ids `[n + t * d]` as in `costs`; returns their number."""
+    """Writes the schedule's order as node ids `[n + t * d]` (see `costs`); returns their number."""
     ops, begins, copies, order = s.ops, s.begins, s.copies, s.order
     n, d, count = len(order), s.devices, 0
     for place in range(n):
@@ -84,7 +84,7 @@ def write_nodes(s: Schedule, nodes: np.ndarray) -> int:
 
 @part
 def excess(s: Schedule, m: Memory) -> int:
-    """Bytes by which the largest peak of a device is above the limit, at least 0."""
+    """Returns the bytes by which the largest peak of a device exceeds the limit, at least 0."""
     ops, order = s.ops, s.order
     buffers, nodes, live, alias = m.buffers, m.nodes, m.live, m.alias
     n, d, base = len(order), s.devices, len(alias)
@@ -112,7 +112,7 @@ def excess(s: Schedule, m: Memory) -> int:
 
 @part
 def _share(s: Schedule, m: Memory) -> None:
-    """Sets the buffers of all instances, and the number of their uses."""
+    """Sets the buffer of every instance, and the number of its uses."""
     copies, buffers, alias = s.copies, m.buffers, m.alias
     d, base = s.devices, len(alias)
     for i in range(len(buffers)):
@@ -138,7 +138,7 @@ def _share(s: Schedule, m: Memory) -> None:
 
 @inlined
 def _holder(s: Schedule, m: Memory, t: int, device: int) -> int:
-    """The instance that owns the buffer of a tensor on a device that has the tensor."""
+    """Returns the instance that owns the buffer of a tensor on a device; the device must have the tensor."""
     buffers, alias = m.buffers, m.alias
     return buffers[t if home(s, t) == device else len(alias) + t * s.devices + device].holder
 

@@ -1,4 +1,4 @@
-"""Moves of a schedule. Each is drawn and applied in one call; `undo` takes it back.
+"""Random moves of a schedule: `draw` draws and applies one in one call, and `undo` takes it back.
 
 - shift: an op goes to another place between its predecessors and its successors, near by or anywhere;
 - device: an op goes to another device;
@@ -22,26 +22,26 @@ from graphrl.solvers.schedules.state import ABSENT, Schedule, first_reader, home
 KINDS = ("shift", "device", "join", "jump", "cluster", "stretch", "send")
 SHIFT, DEVICE, JOIN, JUMP, CLUSTER, STRETCH, SEND = range(7)
 
-MAX_SHIFT = 50  # places of a local shift
-MAX_STRETCH = 60  # places of a stretch beyond the second, at most
-SMALL_CLUSTER, LARGE_CLUSTER = (6.0, 40.0)  # mean ops of a cluster beyond the second; every fourth is a large one
+MAX_SHIFT = 50  # largest distance of a local shift, in places
+MAX_STRETCH = 60  # maximum number of places of a stretch beyond the second
+SMALL_CLUSTER, LARGE_CLUSTER = (6.0, 40.0)  # mean number of ops beyond the second; every fourth cluster is a large one
 
-LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # of Move.facts
+LOW, PLACES, OPS, COPIES, FLIPPED, FIRST, SETTLED, STAMP = range(8)  # indices of Move.facts
 
 
 class Move(NamedTuple):
     """A move that has been applied, and the state that undoes it."""
 
     facts: np.ndarray  # [8] int64: first changed place; numbers of changed places, ops and copies; the copy
-    # that is sent at another time or ABSENT, `first` and `settled` of clocks.walk, the stamp of marks
+    # that is sent at another time or ABSENT, `first` and `settled` of `chain.walk`, the stamp of marks
     old_order: np.ndarray  # [n] int64, the ops that were at those places
     ops: np.ndarray  # [2n] int64, ops that went to another device, and, n places on, from which
     copies: np.ndarray  # [2k] int64, copies that got another first reader, and, k places on, the old one
-    queue: np.ndarray  # [8n + 64] int64
+    queue: np.ndarray  # [8n + 64] int64, ops that may join a cluster
 
 
 def empty_move(s: Schedule) -> Move:
-    """An empty `Move` with the sizes of a schedule."""
+    """Returns an empty `Move` with the sizes of a schedule."""
     n = len(s.order)
     changes = 2 * int(s.begins["reads"][n] + s.begins["writes"][n])  # a move changes each use at most twice
     return Move(*(np.zeros(size, np.int64) for size in (8, n, 2 * n, 2 * changes, 8 * n + 64)))
@@ -49,7 +49,7 @@ def empty_move(s: Schedule) -> Move:
 
 @part
 def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
-    """Applies a random move of a kind; False if it found no such move, and nothing has changed."""
+    """Draws and applies a random move of a kind. Returns False if no such move was found: then nothing has changed."""
     ops, order = s.ops, s.order
     facts = m.facts
     facts[PLACES] = facts[OPS] = facts[COPIES] = facts[SETTLED] = 0
@@ -74,7 +74,7 @@ def draw(s: Schedule, m: Move, kind: int, rng: np.ndarray) -> bool:
 
 @part
 def undo(s: Schedule, m: Move) -> None:
-    """Takes the move back."""
+    """Undoes the last move."""
     ops, order = s.ops, s.order
     facts, old_order = m.facts, m.old_order
     for i in range(facts[PLACES]):
@@ -148,7 +148,7 @@ def _set_reader(s: Schedule, m: Move, copy: int, x: int) -> None:
 
 @part
 def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
-    """The device of a random op that x depends on or that depends on x; that of x if it has no such op."""
+    """Returns the device of a random op that x depends on or that depends on x; x's own device if x has no such op."""
     ops, begins = s.ops, s.begins
     before = integer(begins[x + 1].before) - integer(begins[x].before)
     count = before + begins[x + 1].after - begins[x].after
@@ -161,7 +161,7 @@ def _neighbour_device(s: Schedule, x: int, rng: np.ndarray) -> int:
 
 @part
 def _move_group(s: Schedule, m: Move, x: int, there: int) -> None:
-    """Moves an op and its colocated ops to another device, and marks them."""
+    """Moves an op and its colocated ops to another device, and marks them with the current stamp."""
     ops, member = s.ops, x
     while True:
         ops[member].mark = m.facts[STAMP]
@@ -256,7 +256,7 @@ def _stretch(s: Schedule, m: Move, place: int, rng: np.ndarray) -> bool:
 
 @part
 def _join(s: Schedule, m: Move, waiting: int, begin: int, end: int, rng: np.ndarray) -> int:
-    """Adds half of a row's ops to the queue; returns its new length."""
+    """Adds about half of the ops of a row to the queue; returns the queue's new length."""
     rows = s.rows
     queue = m.queue
     for e in range(begin, end):

@@ -30,12 +30,12 @@ from graphrl.solvers.rules.simple import depth_first
 from graphrl.solvers.schedules.solver import solve as anneal_schedule
 from graphrl.solvers.solver import solver
 
-MAX_RUNTIME = 3.0  # run time of a segment at most, in multiples of the mean
+MAX_RUNTIME = 3.0  # largest run time of a segment, in multiples of the mean
 MIN_JOINED = 0.05  # share of segments joined in a round, below which neighbours without shared tensors join, too
 
 
 def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count: int) -> np.ndarray:
-    """The segment `[n]` of every op: `count` segments, or n if that is less, numbered along the order `[n]`."""
+    """Returns the segment `[n]` of every op: `count` segments, or n if that is less, numbered along the order `[n]`."""
     a = graph.arrays
     segment = np.empty(a.num_ops, np.int64)
     segment[order] = np.arange(a.num_ops)
@@ -62,7 +62,7 @@ def segments(graph: ComputationGraph, problem: Problem, order: np.ndarray, count
 
 
 def _matching(pairs: np.ndarray, size: int) -> np.ndarray:
-    """The pairs (i, i + 1) that have no segment in common with an earlier chosen pair."""
+    """Selects pairs (i, i + 1), in the given order, that share no segment with a pair selected before."""
     free = [True] * size
     chosen = []
     for i in pairs.tolist():
@@ -73,8 +73,8 @@ def _matching(pairs: np.ndarray, size: int) -> np.ndarray:
 
 
 def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGraph:
-    """The graph of segments `[n]`. Its op runs as long as all ops of the segment, and writes the tensors that other
-    segments read. Aliases and reuses are left out, and workspace is the largest of a segment.
+    """Builds the graph whose ops are segments `[n]`. An op runs as long as all ops of its segment together, and writes
+    the tensors that other segments read. Aliases and reuses are left out, and workspace is the largest of a segment.
     """
     a = graph.arrays
     size = int(segment.max()) + 1
@@ -113,8 +113,8 @@ def coarse_graph(graph: ComputationGraph, segment: np.ndarray) -> ComputationGra
 def expand(
     graph: ComputationGraph, devices: int, order: np.ndarray, segment: np.ndarray, coarse: PlacedOrder
 ) -> PlacedOrder:
-    """Expands a plan of `coarse_graph` to the graph: segments `[n]`, of the order `[n]` of its ops, run as the coarse
-    plan defines. Every transfer runs right before the first op that needs it.
+    """Expands a plan of `coarse_graph` to the graph: segments `[n]` run as in the coarse plan, the ops of one in the
+    order `[n]`. Every transfer runs right before the first op that needs it.
     """
     a = graph.arrays
     n, (devices_of, nodes) = a.num_ops, coarse
@@ -133,9 +133,9 @@ def expand(
     return placement, np.concatenate([n + copies, np.arange(n)])[np.lexsort(keys)]
 
 
-COARSE, FACTOR = 1_000, 5.0  # ops of the smallest graph, and the factor between consecutive graphs
-START_SHARE = 0.1  # of the time for its list schedules
-COARSE_SHARE = 0.3  # of the budget for the smallest; the others share the rest
+COARSE, FACTOR = 1_000, 5.0  # number of ops of the smallest graph, and the factor between consecutive graphs
+START_SHARE = 0.1  # share of the time for its list schedules
+COARSE_SHARE = 0.3  # share of the budget for the smallest graph; the others share the rest
 
 
 @solver(
@@ -195,14 +195,14 @@ class _Search:
                 self._decisions = self._levels[number - 1].expand(task.problem, decisions)
 
     def current(self) -> Plan:
-        """The best plan so far, of the whole graph."""
+        """Returns the best plan so far, for the whole graph."""
         if self._part.best is None:  # no level is being annealed
             return dataclasses.replace(self._best, evaluations=self._evaluations, seconds=self._task.seconds)
         plan = self._part.best()
         return self._best_with(plan, self._evaluations + plan.evaluations)
 
     def _best_with(self, plan: Plan, evaluations: int) -> Plan:
-        """The best plan so far, after a plan of the current level is expanded to the whole graph."""
+        """Expands a plan of the current level to the whole graph; returns it, or the best plan so far if better."""
         if self._number:
             decisions = plan.decisions(self._part.graph)
             for level in reversed(self._levels[: self._number]):
@@ -213,7 +213,7 @@ class _Search:
         return min(self._best, whole, key=attrgetter("rank"))
 
     def _start_level(self, number: int) -> Task:
-        """The search of a level, for its share of the remaining budget."""
+        """Returns the task of annealing a level, with its share of the remaining budget."""
         task, left = self._task, self._task.left(self._evaluations) or self._task.budget
         share = COARSE_SHARE if number == len(self._levels) - 1 > 0 else 1 / (number + 1)
         part = Budget(
@@ -228,7 +228,7 @@ class _Search:
 
 
 class _Level(NamedTuple):
-    """A graph, and the segments that form the next smaller one."""
+    """A graph, and its segments, which are the ops of the next smaller graph."""
 
     graph: ComputationGraph
     order: np.ndarray  # [n] ops
@@ -240,7 +240,7 @@ class _Level(NamedTuple):
 
 
 def _levels(graph: ComputationGraph, problem: Problem, coarse: int) -> list[_Level]:
-    """The graph and its coarser graphs, the largest first."""
+    """Returns the graph and its coarser graphs, the largest first."""
     levels: list[_Level] = []
     order = np.array(depth_first(graph.arrays.waiting()), np.int64)
     while len(graph.ops) > FACTOR / 2 * coarse:

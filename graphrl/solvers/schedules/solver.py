@@ -43,14 +43,14 @@ from graphrl.solvers.solver import solver
 
 # Probability of each kind of move.
 MIX = {"shift": 0.35, "device": 0.10, "join": 0.15, "jump": 0.15, "cluster": 0.10, "stretch": 0.08, "send": 0.07}
-HOT, COLD = 0.00015, 0.00001  # first and last temperature, parts of the first makespan
+HOT, COLD = 0.00015, 0.00001  # first and last temperature, relative to the first makespan
 COOL = 0.00001  # first temperature if no device waits for another's transfer: list schedules are near the best there
 USUAL_MOVES, MAX_HOT = 100.0, 0.01  # moves per op at which a chain starts from HOT; the largest first temperature
 # With fewer ops than FINE_OPS one op is a larger part of the schedule, so the temperature rises by the same factor: at
 # most MAX_FACTOR, or below SMALL_OPS by SMALL_OPS / ops if that is more.
 FINE_OPS, MAX_FACTOR, SMALL_OPS = 8_000, 10.0, 800
 ESCAPE = 0.005  # the first temperature is at least this where all ops start on one of several devices
-WEIGHT = 0.1  # of the mean last clock in the energy
+WEIGHT = 0.1  # weight of the mean last clock in the energy
 PENALTY = 5.0  # an excess of a hundredth of the memory limit weighs as much as a makespan that is 5% longer
 MAX_CHAINS = 1024
 PACE = Pace(steps=5_000, pieces=50)
@@ -64,9 +64,9 @@ def solve(task: Task, *, chains: int = 0, hot: float = 0.0, cold: float = COLD, 
 
     Args:
       chains: number of chains; 0 is two if only evaluations are limited, else one per core.
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 100 moves an op, both are for 8,000 ops or more: see `temperature`. A first temperature of 0 selects the
-        default: 0.00015 under rendezvous and for peak memory, else 0.00001.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with probability 1/e. The
+        first is for 100 moves per op, both are for 8,000 ops or more: see `temperature`. A first temperature of 0
+        selects the default: 0.00015 under rendezvous and for peak memory, else 0.00001.
       hint: a plan to start from in place of list scheduling; it is not costed again.
 
     Raises:
@@ -96,14 +96,14 @@ class Chain(NamedTuple):
     move: Move
     best: Best
     rng: np.ndarray  # [1] uint64
-    seconds: float  # energy for a second of makespan
-    penalty: float  # energy for a byte of excess
-    counts: np.ndarray  # [kinds * 3] int64: moves, accepted moves, places walked
-    work: np.ndarray  # [2 * devices^2] float64
+    seconds: float  # energy per second of makespan
+    penalty: float  # energy per byte of excess
+    counts: np.ndarray  # [kinds * 3] int64: numbers of moves, accepted moves, places walked
+    work: np.ndarray  # [2 * devices^2] float64, work space
 
 
 def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
-    """A chain that starts from a plan."""
+    """Returns a chain that starts from a plan."""
     s = schedule(graph, problem, plan)
     peak = problem.objective == "peak_memory"
     limit = problem.memory_limit
@@ -124,14 +124,14 @@ def start_chain(graph: ComputationGraph, problem: Problem, plan: PlacedOrder, se
 
 
 def _copy_chain(chain: Chain, seed: np.random.SeedSequence) -> Chain:
-    """A copy of a chain with its own seed: building one from scratch takes as long as the first did."""
+    """Copies a chain and gives it its own seed: building one from scratch takes as long as the first did."""
     copy = copy_arrays(chain)
     copy.rng[:] = seed.generate_state(1, np.uint64)
     return copy
 
 
 def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[str, float] = MIX) -> int:
-    """Makes at most `moves` moves while the temperature falls from `hot` to `cold`, seconds; returns their number."""
+    """Makes at most `moves` moves while the temperature falls from `hot` to `cold`, seconds. Returns their number."""
     c, shares = chain, np.cumsum([mix[kind] for kind in KINDS])
     return anneal(
         *(c.schedule, c.memory, c.move, c.best, c.rng, shares / shares[-1], moves, hot, cold),
@@ -142,14 +142,14 @@ def run_chain(chain: Chain, moves: int, hot: float, cold: float, mix: Mapping[st
 def temperature(
     share: float, moves_per_op: float, ops: float, hot: float, cold: float = COLD, least: float = 0.0
 ) -> float:
-    """The temperature after a share of the budget, relative to the first makespan.
+    """Returns the temperature after a share of the budget, relative to the first makespan.
 
     The first temperature grows with the square root of the moves that a chain has for each op (measured from 10 to
     30,000): a search with few moves stays near its start.
 
     Args:
-      share: of the budget.
-      moves_per_op: of one chain in the whole budget.
+      share: share of the budget, from 0 to 1.
+      moves_per_op: moves of one chain in the whole budget, per op.
       ops: `effective_ops`.
       hot, cold: see `solve`.
       least: lower limit of the first temperature, see `min_temperature`.
@@ -160,27 +160,25 @@ def temperature(
 
 
 def initial_temperature(problem: Problem) -> float:
-    """The default of the first temperature, `hot` of `solve`."""
+    """Returns the default of the first temperature, `hot` of `solve`."""
     return COOL if problem.objective == "makespan" and problem.transfer != "rendezvous" else HOT
 
 
 def min_temperature(problem: Problem, plan: PlacedOrder) -> float:
-    """Lower limit of the first temperature of a search from a plan. Where the plan leaves all but one of the devices
-    idle, a short search must first escape from it.
+    """Returns the lower limit of the first temperature of a search from a plan. Where the plan leaves all but one of
+    the devices idle, a short search must first escape from it.
     """
     return ESCAPE if uses_one_device(problem, plan) else 0.0
 
 
 def uses_one_device(problem: Problem, plan: PlacedOrder) -> bool:
-    """True if a plan for the makespan uses only one of several devices, as list schedules do where transfers cost more
-    than they gain.
-    """
+    """True if a makespan plan uses one of several devices, as list schedules do where transfers cost too much."""
     return problem.devices > 1 and problem.objective == "makespan" and bool(plan[0].min() == plan[0].max())
 
 
 def effective_ops(graph: ComputationGraph) -> float:
-    """Effective number of ops, (sum of r)^2 / sum of r^2 for run times r: the number of ops if all took equally long.
-    In real programs a few ops take most of the time.
+    """Returns the effective number of ops, (sum of r)^2 / sum of r^2 for run times r: the number of ops if all took
+    equally long. In real programs a few ops take most of the time.
     """
     runtime = graph.arrays.runtime
     squares = float((runtime**2).sum())
@@ -234,12 +232,12 @@ class _Schedules(Annealing[Chain]):
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         plan = self._task.plan(*self._best().plan, evaluations=self.evaluations)
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes some moves of a chain, between two shares of the budget."""
+        """Makes some moves of a chain, at the temperatures between two shares of the budget."""
         each = self.expected / len(self._task.graph.ops)
         hot, cold = (
             self._unit * temperature(share, each, self._effective_ops, self._hot, self._cold, self._min_temperature)
@@ -248,11 +246,11 @@ class _Schedules(Annealing[Chain]):
         return run_chain(chain, steps, hot, cold)
 
     def value(self) -> float:
-        """The objective of the best schedule."""
+        """Returns the objective of the best schedule."""
         return self._best().objective(self._task.problem)
 
     def energy(self, chain: Chain) -> float:
-        """Energy of the current schedule."""
+        """Returns the energy of the current schedule."""
         return _energy(chain)
 
     def follow(self, chain: Chain, other: Chain) -> None:
@@ -261,7 +259,7 @@ class _Schedules(Annealing[Chain]):
         copy_into(chain.move, other.move)
 
     def move_ops(self, chain: Chain) -> np.ndarray:
-        """The chain's ops."""
+        """Returns the chain's ops."""
         return chain.schedule.ops
 
     def _best(self) -> Best:
@@ -269,7 +267,7 @@ class _Schedules(Annealing[Chain]):
 
 
 LOCAL_SEARCH_MIX = dict.fromkeys(KINDS, 0.0) | {"shift": 0.5, "device": 0.5}
-ROUNDING = 1e-12  # of the energy: a smaller decrease is not an improvement, as sums of seconds depend on their order
+ROUNDING = 1e-12  # relative: a smaller decrease is no improvement, as sums of seconds depend on their order
 CHECK_MOVES = 100  # moves between two checks of the budget and of the patience
 
 
@@ -278,7 +276,7 @@ def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
     """REGAL's local search. An evaluation is a random plan or a move. Compiling does not count.
 
     Args:
-      patience: moves in a row without an improvement before a restart.
+      patience: number of moves in a row without an improvement before a restart.
 
     Raises:
       ProblemError: patience is below 1.
@@ -314,7 +312,7 @@ def solve_local_search(task: Task, *, patience: int = 2000) -> Plan:
 
 
 def _starts(task: Task) -> Iterator[Chain]:
-    """Chains at random plans."""
+    """Yields chains that start from random plans."""
     drawing, seeds = Drawing(Flow(task.graph)), np.random.SeedSequence(task.seed)
     while True:
         seed = seeds.spawn(1)[0]
@@ -326,5 +324,5 @@ def _starts(task: Task) -> Iterator[Chain]:
 
 
 def _energy(chain: Chain) -> float:
-    """Energy of the current schedule."""
+    """Returns the energy of a chain's current schedule."""
     return float(chain.schedule.score[2])

@@ -1,13 +1,13 @@
 """State of a search over schedules: an order, a placement and send times, with their clocks, as flat arrays.
 
-A *schedule* is a topological order of ops, a placement, and a send time for each copy. A copy is the pair (tensor t,
-device b) of index t * devices + b. It is sent *early*, as soon as its tensor exists, or late, right before the first op
-that needs it. Early copies of an op directly follow it, in the order of tensors and devices; late ones precede their
-first reader, in the order of its inputs. So a schedule is an order of ops and transfers as `costs` define it, whatever
-the placement, and a copy that a move makes necessary already has its place.
+A *schedule* is a topological order of ops (the index of an op is its *place*), a placement, and a send time for each
+copy. A copy is the pair (tensor t, device b) of index t * devices + b. It is sent *early*, as soon as its tensor
+exists, or late, right before the first op that needs it. Early copies of an op directly follow it, in the order of
+tensors and devices; late ones precede their first reader, in the order of its inputs. So a schedule is an order of ops
+and transfers as `costs` define it, whatever the placement; a copy that a move makes necessary already has its place.
 
-First readers are kept up to date as ops move. A copy is needed on every device but the producer's that reads the
-tensor. Each op links the copies of which it is the first reader, in ascending order.
+A copy is needed on every device but the producer's that reads the tensor. Its first reader there is kept up to date as
+ops move. Each op links the copies of which it is the first reader, in ascending order.
 
 The state is a named tuple of a few arrays of records, which numba compiles once for all sizes. Compile time grows with
 the number of array arguments, and with the integer types of the calls, so integers that are passed on are of 64 bits.
@@ -39,10 +39,10 @@ OP = np.dtype(
         ("copies", np.uint32),  # the first of the copies of which it is the first reader, or ABSENT; they are linked
         ("last", np.uint32),  # the last of them
         ("awaits", np.uint32),  # number of control predecessors in its row
-        ("early", np.uint32),  # copies of its tensors that are sent early where they are needed
+        ("early", np.uint32),  # number of its tensors' copies that are sent early where they are needed
         ("place", np.uint32),  # in the order
         ("next_member", np.uint32),  # the next of the ops that it is colocated with, in a ring: itself if it is alone
-        ("mark", np.int64),
+        ("mark", np.int64),  # stamp of the last move that marked it
     ],
     align=True,
 )
@@ -60,7 +60,7 @@ BEGIN = np.dtype(
 )
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("producer", np.uint32),  # op
         ("users", np.uint32),  # start of its row of ops
     ],
@@ -74,8 +74,8 @@ COPY = np.dtype(
         ("first", np.uint32),  # the first op on the device that reads it, or ABSENT where it is not needed
         ("before", np.uint32),  # the next smaller copy of the same first reader, or ABSENT
         ("after", np.uint32),  # the next larger one
-        ("readers", np.uint32),  # ops on the device that read the tensor
-        ("early", np.uint32),  # 1 or 0
+        ("readers", np.uint32),  # number of ops on the device that read the tensor
+        ("early", np.uint32),  # 1 if it is sent early, 0 if late
     ],
     align=True,
 )
@@ -99,15 +99,15 @@ class Schedule(NamedTuple):
     clocks: np.ndarray  # [C * k] float64, seconds
     trial: np.ndarray  # [C * k] float64, the same after a trial move
     now: np.ndarray  # [k] float64
-    tails: np.ndarray  # [C * k * d] float64: least seconds from a clock to each device's last one
-    op_tails: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end by others
+    tails: np.ndarray  # [C * k * d] float64: least seconds from each clock to each device's last clock
+    op_tails: np.ndarray  # [2 * n * d] float64: the same from the start of each op, and from its end through others
     score: np.ndarray  # [3] float64: makespan, mean of the devices' last clocks, energy
-    fresh: np.ndarray  # [2] int64: the place from which on tails are valid, places walked in vain since
+    fresh: np.ndarray  # [2] int64: the place from which on tails are valid, number of places walked in vain since
     changed: np.ndarray  # [n + t * d] int64: in the trial, ops whose end changed, and n + copies whose arrival did
 
 
 def schedule(graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> Schedule:
-    """The schedule of a plan (placement, order of nodes), see `_early`. Its clocks are not set."""
+    """Builds the schedule of a plan (placement, order of nodes) with send times by `_early`. Clocks are not set."""
     a, d = graph.arrays, problem.devices
     n, t = a.num_ops, a.num_tensors
     placement, nodes = plan
@@ -161,8 +161,8 @@ def _early(
     use_op: np.ndarray,
     placement: np.ndarray,
 ) -> np.ndarray:
-    """Mask `[t * d]` of early copies: those right after their producer that are not in the ascending row of copies
-    right before an op that is their first reader.
+    """Returns a mask `[t * d]` of early copies: those right after their producer that are not in the ascending row of
+    copies right before an op that is their first reader.
     """
     first = np.full(len(producer) * devices, n)
     np.minimum.at(first, use_tensor * devices + placement[use_op], place[use_op])
@@ -179,7 +179,7 @@ def _early(
 
 
 def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) -> np.ndarray:
-    """All rows, one after another; their starts are written into `begins` and `tensors`."""
+    """Returns all rows, one after another, and writes their starts into `begins` and `tensors`."""
     a = graph.arrays
     n = a.num_ops
     source, target = _reduced(graph)
@@ -197,12 +197,12 @@ def _set_rows(graph: ComputationGraph, begins: np.ndarray, tensors: np.ndarray) 
 
 
 def _pairs(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray:
-    """Pairs of ops as one number each, sorted, each once."""
+    """Encodes pairs of ops as one number each; returns them sorted, without repeats."""
     return distinct(source.astype(np.int64) * n + target)
 
 
 def _reduced(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray]:
-    """The dependencies that no others imply (the transitive reduction): sources and targets, `[m]` int."""
+    """Returns the dependencies that no others imply (the transitive reduction): sources and targets, `[m]` int."""
     a = graph.arrays
     if a.num_ops > MAX_REDUCED:
         return a.dependencies()
@@ -253,7 +253,7 @@ def set_first(s: Schedule, copy: int, x: int) -> None:
 
 @part
 def first_reader(s: Schedule, t: int, device: int) -> int:
-    """The first op on a device that reads a tensor, or ABSENT."""
+    """Returns the first op on a device that reads a tensor, or ABSENT."""
     ops, rows = s.ops, s.rows
     first, place = ABSENT, len(s.order)
     if s.copies[t * s.devices + device].readers:
@@ -266,13 +266,13 @@ def first_reader(s: Schedule, t: int, device: int) -> int:
 
 @inlined
 def home(s: Schedule, t: int) -> int:
-    """The device of a tensor's producer."""
+    """Returns the device of a tensor's producer."""
     return integer(s.ops[s.tensors[t].producer].device)
 
 
 @part
 def set_readers(s: Schedule) -> None:
-    """Sets the first readers of all copies of a schedule without any."""
+    """Sets the first readers of all copies, in a schedule that has none yet."""
     for t in range(len(s.tensors) - 1):
         for device in range(s.devices):
             if device != home(s, t):

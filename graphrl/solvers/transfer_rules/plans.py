@@ -42,7 +42,7 @@ OP = np.dtype(
 )
 TENSOR = np.dtype(
     [
-        ("seconds", np.float64),  # of a transfer
+        ("seconds", np.float64),  # duration of a transfer
         ("producer", np.int32),  # op
         ("users", np.int32),  # row of ops
     ],
@@ -51,7 +51,7 @@ TENSOR = np.dtype(
 PAIR = np.dtype(
     [
         ("pending", np.float64),  # seconds to send the tensors that the two devices have for each other
-        ("last", np.int64),  # the place of the last op that made them wait for each other, or -1
+        ("last", np.int64),  # place in the order of the last op that made them wait for each other, or -1
     ],
     align=True,
 )
@@ -73,18 +73,18 @@ class OpPlan(NamedTuple):
     tensors: np.ndarray  # [t + 1] TENSOR
     rows: np.ndarray  # uint32
     order: np.ndarray  # [n] int64, ops
-    clocks: np.ndarray  # [d] float64, seconds when devices are free
-    links: np.ndarray  # [d] float64, seconds when their outgoing links are
+    clocks: np.ndarray  # [d] float64, seconds when each device is free
+    links: np.ndarray  # [d] float64, seconds when each device's outgoing link is free
     copies: np.ndarray  # [t * d] COPY, of tensors on devices; empty but under `link`
     walks: np.ndarray  # [1] int64, number of walks so far
-    missing: np.ndarray  # [t] int64, tensors that an op waits for, a heap
-    keys: np.ndarray  # [t] float64, of the heap
+    missing: np.ndarray  # [t] int64, heap of tensors that an op waits for
+    keys: np.ndarray  # [t] float64, keys of the heap
     pairs: np.ndarray  # [d * d] PAIR, at lower device * d + higher one; empty but under `rendezvous`
     marks: np.ndarray  # [d] int64, 1 if a tensor is read on a device
 
 
 def op_plan(graph: ComputationGraph, problem: Problem) -> OpPlan:
-    """A plan with everything on device 0, in the graph's topological order."""
+    """Builds a plan with everything on device 0, in the graph's topological order."""
     a, n, t, d = graph.arrays, graph.arrays.num_ops, graph.arrays.num_tensors, problem.devices
     ops, tensors = np.zeros(n + 1, OP), np.zeros(t + 1, TENSOR)
     ops["runtime"][:n], ops["tail"][:n] = a.runtime, a.tail
@@ -121,7 +121,7 @@ def op_plan(graph: ComputationGraph, problem: Problem) -> OpPlan:
 
 
 def set_plan(plan: OpPlan, placement: np.ndarray, order: np.ndarray) -> None:
-    """Places the ops: devices `[n]`, and a topological order `[n]` of ops."""
+    """Sets placement and order: devices `[n]`, and a topological order `[n]` of ops."""
     plan.ops["device"][:-1] = placement
     plan.order[:] = order
     plan.ops["place"][order] = np.arange(len(order))
@@ -129,7 +129,7 @@ def set_plan(plan: OpPlan, placement: np.ndarray, order: np.ndarray) -> None:
 
 @part
 def walk(plan: OpPlan, limit: float) -> float:
-    """The makespan, seconds; infinite if above the limit. Sets the devices' clocks to those of the plan."""
+    """Computes the makespan in seconds, infinite if above the limit. Sets the devices' clocks to those of the plan."""
     ops, rows, clocks = plan.ops, plan.rows, plan.clocks
     clocks[:] = plan.links[:] = 0.0
     plan.walks[0] += 1
@@ -154,8 +154,8 @@ def walk(plan: OpPlan, limit: float) -> float:
 
 @part
 def _rendezvous(plan: OpPlan, v: int) -> float:
-    """The clock of an op's device once the device has waited for those whose tensors the op needs. Each such pair
-    exchanges all tensors that they have for each other by then.
+    """Returns the clock of an op's device once it has waited for the devices whose tensors the op needs. Each such pair
+    of devices exchanges all tensors that they have for each other by then.
     """
     ops, tensors, rows, clocks, pairs = plan.ops, plan.tensors, plan.rows, plan.clocks, plan.pairs
     here, place = ops[v].device, ops[v].place
@@ -174,8 +174,8 @@ def _rendezvous(plan: OpPlan, v: int) -> float:
 
 @part
 def _arrival(plan: OpPlan, v: int) -> float:
-    """Arrival of the last of an op's inputs from other devices, seconds. Inputs that it is the first to wait for are
-    sent now: under `link` after the earlier sends of their writer's device, the first written first.
+    """Returns the arrival of the last of an op's inputs from other devices, seconds. Inputs not sent before are sent
+    now: under `link` after the earlier sends of their writer's device, the first written first.
     """
     ops, tensors, rows, links, copies = plan.ops, plan.tensors, plan.rows, plan.links, plan.copies
     here, arrival, missing = ops[v].device, 0.0, integer(0)
@@ -204,7 +204,7 @@ def _arrival(plan: OpPlan, v: int) -> float:
 
 @part
 def _add_pending(plan: OpPlan, v: int) -> None:
-    """Adds an op's outputs to the waiting sends, once for each device that reads them."""
+    """Adds an op's outputs to the pending transfers, once for each device that reads them."""
     ops, tensors, rows, marks, devices = plan.ops, plan.tensors, plan.rows, plan.marks, plan.devices
     here = ops[v].device
     for t in range(ops[v].writes, ops[v + 1].writes):
@@ -221,10 +221,10 @@ def _add_pending(plan: OpPlan, v: int) -> None:
 
 @entry
 def order_by_keys(plan: OpPlan, keys: np.ndarray, heap: np.ndarray, waits: np.ndarray) -> None:
-    """Orders the ops by keys; of equal keys the lower op is first.
+    """Orders the ops by keys: of the ready ops the one of least key is next, of equal keys the lower op.
 
     Args:
-      plan: whose order is written.
+      plan: the plan, whose order is written.
       keys: `[n]` float64.
       heap, waits: `[n]` int64 each, overwritten.
     """
@@ -246,7 +246,7 @@ def order_by_keys(plan: OpPlan, keys: np.ndarray, heap: np.ndarray, waits: np.nd
 
 
 def with_transfers(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ops: np.ndarray) -> np.ndarray:
-    """The order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
+    """Returns the order `[m] int64` of node ids: ops `[n]` in a topological order, and between them the transfers.
 
     They are bundled under `rendezvous`, else right before the first op that waits for them. Transfers before the same
     op go in the order in which their tensors are written, under `rendezvous` pair of devices by pair.
@@ -257,7 +257,7 @@ def with_transfers(graph: ComputationGraph, problem: Problem, placement: np.ndar
     rank[ops] = np.arange(n)
     placement = np.asarray(placement, np.int64)
     source, target = placement[a.producer[a.use_tensor]], placement[a.use_op]
-    uses = np.flatnonzero(source != target)  # of one op by tensor
+    uses = np.flatnonzero(source != target)  # remote uses, those of one op by tensor
     uses = rows_by(rank[a.use_op[uses]], uses, n)[1]
     place, written = rank[a.use_op[uses]], rank[a.producer[a.use_tensor[uses]]]
     cause = np.zeros(len(uses), np.int64)  # transfers before one op are grouped by their cause
@@ -273,7 +273,7 @@ def with_transfers(graph: ComputationGraph, problem: Problem, placement: np.ndar
 
 
 def _bundled(pair: np.ndarray, written: np.ndarray, needed: np.ndarray, pairs: int) -> np.ndarray:
-    """For each use, needed at a place, the use that triggers its transfer, before its own op: `[k] int64`."""
+    """Returns, for each use, the use that triggers its transfer, right before that one's op: `[k] int64`."""
     begins = np.concatenate([[0], np.cumsum(np.bincount(pair, minlength=pairs))])  # starts of rows in `causes`
     causes, cause = np.zeros((2, len(pair)), np.int64)
     bundle(pair, written, needed, begins, np.zeros(pairs, np.int64), causes, cause)
@@ -290,10 +290,11 @@ def bundle(
     causes: np.ndarray,
     cause: np.ndarray,
 ) -> None:
-    """Writes `cause`, and in the rows of each pair the uses that made its devices wait for each other.
+    """Finds, for each use, the use that triggers its transfer: writes `cause`, and for each pair of devices, to a row
+    of `causes`, the uses that made the two wait for each other.
 
     Args:
-      pair, written, needed: `[k]` int64, of each use its pair of devices, and the places of its writer and its op.
+      pair, written, needed: `[k]` int64, for each use its pair of devices, and the places of its writer and its op.
       begins, counts: `[pairs + 1]` and `[pairs]` int64, starts of the rows, and 0.
       causes, cause: `[k]` int64 each.
     """

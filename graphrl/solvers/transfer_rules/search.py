@@ -1,4 +1,4 @@
-"""Compiled simulated annealing of plans whose sends follow by the rule of `plans.py`."""
+"""Compiled simulated annealing of plans whose transfers are determined by the rule of `plans.py`."""
 
 import functools
 import math
@@ -16,8 +16,8 @@ from graphrl.solvers.base import PlacedOrder
 from graphrl.solvers.transfer_rules.plans import OpPlan, op_plan, set_plan, walk, with_transfers
 
 NAME = "anneal-ops"
-WEIGHT = 0.1  # of the mean last clock in the energy
-# Shares of the moves: an op, with its group, to another device; then a shift in the order; else several connected ops.
+WEIGHT = 0.1  # weight of the mean last clock in the energy
+# Cumulative shares of moves: an op and its group to another device; a shift in the order; else several connected ops.
 SINGLE, SHIFT = 0.45, 0.8
 
 
@@ -25,15 +25,15 @@ class Chain(NamedTuple):
     """A plan, the best plan, and the ops of the last move."""
 
     plan: OpPlan
-    device: np.ndarray  # [n] int64, of the best plan
-    order: np.ndarray  # [n] int64
-    moved: np.ndarray  # [n] int64, ops
-    score: np.ndarray  # [2] float64: energy, and the makespan of the best
+    device: np.ndarray  # [n] int64, devices of the best plan
+    order: np.ndarray  # [n] int64, order of the best plan
+    moved: np.ndarray  # [n] int64, ops of the last move
+    score: np.ndarray  # [2] float64: energy of the plan, and makespan of the best plan
     rng: np.ndarray  # [1] uint64
 
 
 def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: np.random.SeedSequence) -> Chain:
-    """A chain that starts from a plan; the plan's transfers are ignored."""
+    """Returns a chain that starts from a plan; the plan's transfers are ignored."""
     prepare()
     plan, n = op_plan(graph, problem), len(graph.ops)
     new_chain = _chain(plan, seed.generate_state(1, np.uint64))
@@ -42,7 +42,7 @@ def chain(graph: ComputationGraph, problem: Problem, start: PlacedOrder, seed: n
 
 
 def copy_chain(one: Chain, seed: np.random.SeedSequence) -> Chain:
-    """Another chain at the same plan, with its own seed."""
+    """Copies a chain and gives the copy its own seed."""
     other = copy_arrays(one)
     other.rng[:] = seed.generate_state(1, np.uint64)
     return other
@@ -60,14 +60,14 @@ def _chain(plan: OpPlan, rng: np.ndarray) -> Chain:
 
 
 def set_chain(chain: Chain, placement: np.ndarray, ops: np.ndarray) -> float:
-    """Sets the chain to a plan, which becomes its best; returns its makespan, seconds."""
+    """Sets the chain to a plan, which becomes its best plan; returns the plan's makespan in seconds."""
     set_plan(chain.plan, placement, ops)
     anneal(chain, 0, 1.0, 1.0)
     return float(chain.score[1])
 
 
 def best_plan(graph: ComputationGraph, problem: Problem, chain: Chain) -> PlacedOrder:
-    """The best plan of a chain, with its transfers."""
+    """Returns the best plan of a chain, with its transfers."""
     placement = chain.device.copy()
     return placement, with_transfers(graph, problem, placement, chain.order.copy())
 
@@ -87,13 +87,13 @@ def prepare() -> None:
 
 @entry
 def makespan(plan: OpPlan) -> float:
-    """Makespan of a plan, seconds."""
+    """Computes the makespan of a plan, in seconds."""
     return walk(plan, np.inf)
 
 
 @entry
 def neighbour_makespans(plan: OpPlan, moved: np.ndarray, makespans: np.ndarray) -> None:
-    """Writes for every op and device `[n, d]` the makespan of the plan with that op, and its group, on that device,
+    """Writes for every op and device `[n, d]` the makespan of the plan with that op, and its group, on that device, in
     seconds. It is infinite if longer than the plan's, and the plan's own on the op's device.
 
     Args:
@@ -110,11 +110,11 @@ def neighbour_makespans(plan: OpPlan, moved: np.ndarray, makespans: np.ndarray) 
 
 @entry
 def climb(plan: OpPlan, changes: np.ndarray, moved: np.ndarray) -> float:
-    """Moves one op after the other, with its group, to another device, and keeps the change if the energy does not
-    rise. Returns the final makespan, seconds.
+    """Tries to move ops, one after the other and each with its group, to other devices; keeps a change if the energy
+    does not rise. Returns the final makespan, seconds.
 
     Args:
-      changes: `[k, 2]` int64, ops and devices.
+      changes: `[k, 2]` int64, an op and its new device.
       moved: `[n]` int64, overwritten.
     """
     makespan = walk(plan, np.inf)
@@ -136,8 +136,8 @@ def climb(plan: OpPlan, changes: np.ndarray, moved: np.ndarray) -> float:
 
 @entry
 def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
-    """Makes `moves` moves while the temperature, seconds, falls; returns the number of accepted moves. With 0 moves it
-    evaluates the current plan, which becomes the best.
+    """Makes `moves` moves while the temperature, in seconds, falls from `hot` to `cold`; returns the number of accepted
+    moves. With 0 moves it evaluates the current plan, which becomes the best.
     """
     plan, moved, score, rng = chain.plan, chain.moved, chain.score, chain.rng
     n, accepted = len(plan.order), 0
@@ -177,7 +177,7 @@ def anneal(chain: Chain, moves: int, hot: float, cold: float) -> int:
 
 @part
 def _energy(plan: OpPlan, makespan: float) -> float:
-    """Energy of the plan, seconds."""
+    """Returns the energy of the plan, in seconds, from its makespan and the clocks of the last walk."""
     total = 0.0
     for device in range(plan.devices):
         total += plan.clocks[device]
@@ -192,7 +192,7 @@ def _keep_best(chain: Chain) -> None:
 
 @part
 def _draw_device(plan: OpPlan, v: int, rng: np.ndarray) -> int:
-    """A device for an op: with chance 2/3 that of a random predecessor or successor, else any."""
+    """Draws a device for an op: with probability 2/3 that of a random predecessor or successor, else any."""
     ops, rows = plan.ops, plan.rows
     before, after = ops[v + 1].before - ops[v].before, ops[v + 1].after - ops[v].after
     if before + after > 0 and below(rng, integer(3)) > 0:
@@ -239,7 +239,7 @@ def _move_group(plan: OpPlan, v: int, device: int, moved: np.ndarray, count: int
 
 @part
 def _shift(plan: OpPlan, v: int, rng: np.ndarray) -> bool:
-    """Moves an op to another place between its predecessors and successors; False if there is no other place."""
+    """Moves an op to a random other place between its predecessors and successors; False if there is no other place."""
     ops, rows = plan.ops, plan.rows
     first, last = integer(0), len(plan.order) - 1
     for e in range(ops[v].before, ops[v + 1].before):
@@ -255,7 +255,7 @@ def _shift(plan: OpPlan, v: int, rng: np.ndarray) -> bool:
 
 @part
 def _move(plan: OpPlan, v: int, place: int) -> None:
-    """Moves an op to a place in the order; those between shift by one."""
+    """Moves an op to a place in the order; the ops between shift by one."""
     ops, order = plan.ops, plan.order
     at = ops[v].place
     step = 1 if place > at else -1

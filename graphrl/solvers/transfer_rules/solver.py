@@ -1,6 +1,6 @@
-"""Method "anneal-ops": annealing of placement and order, where sends follow by the rule of `plans.py`.
+"""Method "anneal-ops": annealing of placement and order; the rule of `plans.py` determines the transfers.
 
-`quick_start` returns the best of a few quick list schedules with such sends, from which the search starts.
+`quick_start` returns the best of a few quick list schedules with such transfers, from which the search starts.
 """
 
 import dataclasses
@@ -43,22 +43,22 @@ from graphrl.solvers.transfer_rules.search import (
     set_chain,
 )
 
-LISTS_SHARE = 0.5  # of the time, for all list schedules under `rendezvous`
-ETF_SECONDS = 1.0  # limit of its estimated time, by `etf_seconds`
+LISTS_SHARE = 0.5  # share of the time for all list schedules under `rendezvous`
+ETF_SECONDS = 1.0  # limit of the estimated time of `etf`, by `etf_seconds`
 
 
 class Start(NamedTuple):
-    """A plan without its sends."""
+    """A plan without its transfers."""
 
     placement: np.ndarray  # [n] devices
     ops: np.ndarray  # [n] in a topological order
-    makespan: float  # seconds, with sends by `with_transfers`
+    makespan: float  # seconds, with transfers by `with_transfers`
 
 
 def quick_plan(
     graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
 ) -> PlacedOrder:
-    """The plan of `quick_start`, with its sends: placement `[n]` and order of nodes."""
+    """Returns the plan of `quick_start` with its transfers: placement `[n]` and order of nodes."""
     start = quick_start(graph, problem, seconds, others)
     return start.placement, with_transfers(graph, problem, start.placement, start.ops)
 
@@ -66,7 +66,7 @@ def quick_plan(
 def quick_start(
     graph: ComputationGraph, problem: Problem, seconds: float = math.inf, others: Sequence[PlacedOrder] = ()
 ) -> Start:
-    """The best of a few quick list schedules.
+    """Returns the best of a few quick list schedules.
 
     Under `rendezvous` a list schedule that accounts for it leaves most devices with few ops. One for transfers that
     block no device uses all devices, and is mostly better with bundled sends. If the time suffices, the best of all
@@ -75,7 +75,7 @@ def quick_start(
 
     Args:
       seconds: time limit: slower schedules are left out, except the first.
-      others: existing plans; their sends are ignored.
+      others: existing plans; their transfers are ignored.
     """
     n, plan, end = len(graph.ops), op_plan(graph, problem), time.perf_counter() + seconds
     starts = []
@@ -113,12 +113,12 @@ def _plans(graph: ComputationGraph, problem: Problem, end: float) -> Iterator[Pl
         yield etf(graph, problem)
 
 
-HOT, COLD = 0.002, 0.00003  # first and last temperature, parts of the first makespan
+HOT, COLD = 0.002, 0.00003  # first and last temperature, relative to the first makespan
 ESCAPE = 0.02  # the first temperature if all ops start on one of several devices
-CHECKS, CHECK_SHARE = 20, 0.2  # checks by exact costs under a memory limit, in all, and their share of the time
-PLANS_SHARE, MIN_SECONDS = 0.5, 1.0  # of the time for quick plans, which have at least these seconds
+CHECKS, CHECK_SHARE = 20, 0.2  # number of checks by exact costs under a memory limit, and their share of the time
+PLANS_SHARE, MIN_SECONDS = 0.5, 1.0  # share of the time for quick plans, and the least seconds that they get
 MAX_CHAINS = 64
-TYPICAL_MOVES = 30.0  # moves for each op from which a search starts at HOT
+TYPICAL_MOVES = 30.0  # moves per op from which a search starts at HOT
 PACE = Pace(steps=2_000, pieces=50, seconds=0.02, first=8)
 
 
@@ -145,17 +145,17 @@ def solve(
 ) -> Plan:
     """Anneals from the best of a few list schedules. An evaluation is a move. From 500 ops on they move in clusters
     (`anneal.clusters`), large ones first. If evaluations are limited there is one chain, else one per core; a few times
-    per run the worst continues from the best one's state.
+    per run the worst chain continues from the best one's state.
 
-    Moves ignore memory. Under a limit exact costs check it, a few times: if a chain's plan is above the limit, all
+    Moves ignore memory. Under a limit, exact costs check it a few times: if a chain's plan is above the limit, all
     moves since the last plan within the limit are undone.
 
     Args:
-      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with chance 1/e. The first
-        is for 30 moves an op or more: see `initial_temperature`. A `hot` of 0 is 0.002; if all ops start on one of
-        several devices, from which a search must escape, 0.02.
-      hint: a plan to start from in place of these; its transfers go by the rule.
-      starts: plans to add to these; their transfers go by the rule, too.
+      hot, cold: first and last temperature: a rise of the makespan by that share is accepted with probability 1/e. The
+        first is for 30 moves per op or more: see `initial_temperature`. A `hot` of 0 is 0.002; if all ops start on one
+        of several devices, from which a search must escape, 0.02.
+      hint: a plan to start from in place of these; the rule determines its transfers.
+      starts: plans to add to these; the rule determines their transfers, too.
 
     Raises:
       ProblemError: an option is out of range.
@@ -190,24 +190,24 @@ class _Chains(Annealing[Chain]):
         task.best = self.plan
 
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Returns the best plan so far."""
         limited = self._task.problem.memory_limit is not None  # which the quickest plan may exceed
         plan = min(map(self._plan_of, self.chains if limited else [self._quickest()]), key=attrgetter("rank"))
         return plan if plan.rank <= self._first.rank else self._task.as_answer(self._first, self.evaluations)
 
     def walk(self, chain: Chain, steps: int, begin: float, end: float) -> int:
-        """Makes moves of a chain between two shares of the budget."""
+        """Makes moves of a chain, at the temperatures between two shares of the budget."""
         hot = initial_temperature(self.expected / len(self._task.graph.ops), self._hot, self._cold)
         anneal(chain, steps, *(self._unit * temperature_at(hot, self._cold, share) for share in (begin, end)))
         return steps
 
     def value(self) -> float:
-        """Makespan of the best plan so far, seconds."""
+        """Returns the makespan of the best plan so far, in seconds."""
         limited = self._task.problem.memory_limit is not None
         return self._first.value if limited else float(self._quickest().score[1])
 
     def energy(self, chain: Chain) -> float:
-        """Energy of a chain's plan, seconds."""
+        """Returns the energy of a chain's plan, in seconds."""
         return float(chain.score[0])
 
     def follow(self, chain: Chain, other: Chain) -> None:
@@ -215,7 +215,7 @@ class _Chains(Annealing[Chain]):
         copy_plan(chain, other)
 
     def move_ops(self, chain: Chain) -> np.ndarray:
-        """The chain's ops."""
+        """Returns the chain's ops."""
         return chain.plan.ops[:-1]
 
     def done(self) -> bool:
@@ -243,19 +243,19 @@ class _Chains(Annealing[Chain]):
         return min(self.chains, key=lambda one: float(one.score[1]))
 
     def _plan_of(self, one: Chain) -> Plan:
-        """The best plan of a chain."""
+        """Returns the best plan of a chain."""
         decisions = best_plan(self._task.graph, self._task.problem, one)
         return self._task.plan(*decisions, evaluations=self.evaluations)
 
 
 def _ops(task: Task, plan: Plan) -> PlacedOrder:
-    """Devices and order of a plan's ops, `[n]` each."""
+    """Returns the devices and the order of a plan's ops, `[n]` each."""
     placement, order = plan.decisions(task.graph)
     return placement, order[order < len(placement)]
 
 
 def initial_temperature(moves_per_op: float, hot: float, cold: float) -> float:
-    """The first temperature of a search with few moves an op: it falls with the square root of the moves, as in
-    `schedules.solver.temperature`. At `hot` such a search would only leave its start.
+    """Returns the first temperature of a search with few moves per op: it falls with the square root of the moves, as
+    in `schedules.solver.temperature`. From `hot` such a search would only move away from its start.
     """
     return max(cold, hot * min(1.0, math.sqrt(moves_per_op / TYPICAL_MOVES)))

@@ -7,7 +7,7 @@ values are in a heap whose packing leaves holes. The steps, in XLA's order:
 - buffers.py: the values of a module, and the buffers that they share;
 - heap.py: live ranges of values in a schedule (`live_ranges`), buffers outside the heap (`assign_outputs`), and the
   packing of the heap (`heap_blocks`, `heap_size`);
-- here: the sum of the blocks.
+- here: the sum of their sizes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,14 +18,14 @@ from graphrl.xla.assignment.buffers import ModuleBuffers
 from graphrl.xla.assignment.heap import assign_outputs, heap_blocks, heap_size, live_ranges
 from graphrl.xla.callback import check_sequence
 
-ALIGNMENT = 64  # bytes, of every buffer
+ALIGNMENT = 64  # of every buffer, in bytes
 
 
 class TempPredictor:
     """Predicts a module's temporary memory for many schedules; facts that hold for all schedules are computed once.
 
     Args:
-      module: optimised for the CPU. XLA changes a module that is given another schedule: see `graphrl.xla.donation`.
+      module: as XLA optimised it for the CPU. XLA changes a module that is given another schedule: see `xla.donation`.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -37,12 +37,12 @@ class TempPredictor:
         """Predicts `memory_analysis().temp_size_in_bytes`.
 
         Args:
-          sequence: names of all instructions of the entry computation in the order in which they run: operands and
-            control predecessors before their users.
-          others: the same for other computations, by name; the rest run in the module's own order.
+          sequence: names of all instructions of the entry computation in execution order: operands and control
+            predecessors before their users.
+          others: name of another computation -> its sequence; the rest run in the module's own order.
 
         Returns:
-          Bytes.
+          The predicted bytes.
 
         Raises:
           PlanError: `sequence` does not have every instruction of the entry once, or has one before its operands or
@@ -60,12 +60,12 @@ class TempPredictor:
 
 
 def predicted_bytes(module: HloModule) -> int:
-    """Predicted bytes of temporaries of a module under its schedule."""
+    """Predicts the bytes of temporaries of a module under its own schedule."""
     return TempPredictor(module)(module.order(module.entry))
 
 
 def _temporary(sizes: list[int | None]) -> list[int]:
-    """The temporary blocks in the order in which XLA joins them.
+    """Returns the sizes of temporary blocks in the order in which XLA concatenates them.
 
     `std::partition` puts them in this order behind the other blocks (None). The order matters because only the last
     block is not rounded up.
@@ -84,6 +84,6 @@ def _temporary(sizes: list[int | None]) -> list[int]:
 
 
 def _local_values(module: HloModule, sequential: Collection[str]) -> int:
-    """Number of values in computations that work on single elements, without fusions: XLA gives each a block."""
+    """Counts values in computations that work on single elements, without fusions: XLA gives each of them a block."""
     local = [c for c in module.computations.values() if not c.is_fusion and c.name not in sequential]
     return sum(i.opcode != "get-tuple-element" for c in local for i in c.instructions)

@@ -1,10 +1,10 @@
 """Values of a module and the buffers that they share, whatever the schedule.
 
 `Dataflow` lists the values that a module computes, with their positions and readers: `HloDataflowAnalysis` in SSA form,
-after xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. One instruction defines a value, which has
-other positions too: behind bitcasts and tuples, and inside the computations that are called with it. If several values
-can reach a position (around a loop, behind a conditional), a phi replaces them, which is a separate value unless all
-are the same one.
+after xla/hlo/analysis/hlo_dataflow_analysis.cc and xla/service/hlo_value.cc. One instruction defines a value; its
+positions are that instruction, bitcasts and tuples of its result, and parameters of computations that are called with
+it. If several values can reach a position (around a loop, behind a conditional), a phi replaces them, which is a
+separate value unless all are the same one.
 
 `ModuleBuffers` joins values that must share a buffer in every schedule: `HloAliasAnalysis`, after
 xla/hlo/analysis/hlo_alias_analysis.cc.
@@ -26,17 +26,17 @@ from graphrl.graphs.readers.hlo.values import in_place_pairs, may_share
 _SEQUENTIAL = ("call", "while", "conditional")  # they run other computations; the rest work on single elements
 _FORWARDING = ("bitcast", "add-dependency", "domain", "opt-barrier")
 _NO_VALUES = frozenset({*_SEQUENTIAL, *_FORWARDING, "get-tuple-element"})
-_TABLE_ONLY = ("tuple", "copy")  # of pointers; the leaves come from the operands
+_TABLE_ONLY = ("tuple", "copy")  # these define only a table of pointers; the leaves come from the operands
 
 
 @dataclasses.dataclass(slots=True)
 class Value:
-    """A value that an instruction defines.
+    """An array, or a tuple's table of pointers, that an instruction defines.
 
     Attributes:
-      node: place in `Dataflow.nodes` of the instruction.
-      part: number of the part of its result, in the order of `parts`.
-      bytes: its size.
+      node: index in `Dataflow.nodes` of the instruction.
+      part: number of the part of the instruction's result, in the order of `parts`.
+      bytes: size of the value.
       is_table: True for a tuple's table of pointers.
     """
 
@@ -52,10 +52,10 @@ class Node:
 
     Attributes:
       instruction: the instruction.
-      computation: place of its computation in `Dataflow.computations`.
-      operands: places in `Dataflow.nodes`.
+      computation: index of its computation in `Dataflow.computations`.
+      operands: indices of its operands in `Dataflow.nodes`.
       parts: index and shape of every part of the result.
-      values: number of the value of every part.
+      values: for every part, the number of its value in `Dataflow.values`.
     """
 
     instruction: Instruction
@@ -66,22 +66,22 @@ class Node:
 
 
 def parts(shape: Shape, index: Index = ()) -> tuple[tuple[Index, Shape], ...]:
-    """Index and shape of a shape and of all its parts, a tuple before its elements."""
+    """Returns index and shape of a shape and of all parts within it, a tuple before its elements."""
     inner = (part for k, element in enumerate(shape.elements) for part in parts(element, (*index, k)))
     return ((index, shape), *inner)
 
 
 class Dataflow:
-    """The values of a module.
+    """The values that a module computes, and the instructions that define and use them.
 
     Attributes:
       module: the module.
       computations: those that run in sequence (the entry and those that `call`, `while` and `conditional` run), callees
         first.
-      place: of each computation in `computations`, by name.
+      place: name of a computation -> its index in `computations`.
       nodes: their instructions in XLA's numbering: in the order of `computations`, operands before users.
-      node_of: place in `nodes` by place of the computation and name of the instruction.
-      values: in XLA's numbering, which breaks ties between equal buffers; phis last. Some phis are unused.
+      node_of: for each computation, a table: name of an instruction -> its index in `nodes`.
+      values: the values in XLA's numbering, which breaks ties between equal buffers; phis last. Some phis are unused.
     """
 
     def __init__(self, module: HloModule) -> None:
@@ -92,7 +92,7 @@ class Dataflow:
         self.nodes: list[Node] = []
         self.node_of: list[dict[str, int]] = []
         self.values: list[Value] = []
-        self._inputs: dict[int, list[int]] = {}  # of every phi
+        self._inputs: dict[int, list[int]] = {}  # phi -> values that it replaces
         known_parts: dict[Shape, tuple[tuple[Index, Shape], ...]] = {}
         for k, computation in enumerate(self.computations):
             places: dict[str, int] = {}
@@ -106,11 +106,11 @@ class Dataflow:
         self._simplify_phis()
 
     def root(self, computation: str) -> int:
-        """Place in `nodes` of a computation's root."""
+        """Returns the index in `nodes` of a computation's root."""
         return self.node_of[self.place[computation]][self.module.computations[computation].root.name]
 
     def parameter(self, computation: str, number: int = 0) -> int:
-        """Place in `nodes` of a computation's parameter."""
+        """Returns the index in `nodes` of a computation's parameter."""
         return self.node_of[self.place[computation]][self.module.computations[computation].parameters[number].name]
 
     def _new(self, node: int, part: int) -> int:
@@ -129,7 +129,7 @@ class Dataflow:
         return tuple(self._new(k, part) for part in range(count))
 
     def _follow(self, computation: Computation, arguments: Sequence[tuple[int, ...]]) -> int:
-        """Finds the values of all instructions of a computation; returns its root's place in `nodes`."""
+        """Finds the values of all instructions of a computation; returns the index of its root in `nodes`."""
         places = self.node_of[self.place[computation.name]]
         for instruction in computation.instructions:
             k = places[instruction.name]
@@ -208,7 +208,7 @@ class Dataflow:
                 node.values = tuple([final(v) for v in node.values])
 
     def _sources(self, phi: int, final: Callable[[int], int]) -> tuple[set[int], set[int]]:
-        """The values that can reach a phi through connected phis, two at most, and these phis.
+        """Returns the values that can reach a phi through connected phis (it stops at two), and these phis.
 
         If its own inputs are only itself and one other value, that is the result, even if it is a phi.
         """
@@ -236,8 +236,8 @@ class Buffer:
     """Values that share memory in every schedule.
 
     Attributes:
-      values: in increasing order.
-      bytes: of the largest of them.
+      values: numbers of the values, ascending.
+      bytes: size of the largest of them.
       kind: "constant", "parameter", "table" (a tuple's pointers) or "array".
       donated: True for a parameter that an output overwrites.
       lives_out: True if one of its values is in the program's result.
@@ -251,16 +251,16 @@ class Buffer:
 
 
 class ModuleBuffers:
-    """The buffers of a module, and all their properties that do not depend on the schedule.
+    """The buffers of a module's V values, and their properties that do not depend on the schedule.
 
     Attributes:
       flow: the values.
-      buffers: in the order in which XLA assigns them: the largest first, then those that live out, then in order of the
-        program.
-      buffer_of: place in `buffers` by value; -1 for a phi that is not used. [V]
-      owner, times: times at which values are defined, at one of their positions, or read: time `times[k]` of value
-        `owner[k]`; sorted by owner. With N nodes and C computations, times 0 to N - 1 are places of instructions in
-        `flow.nodes`, N to N + C - 1 starts of computations, and N + C to N + 2C - 1 their ends. [K]
+      buffers: the buffers in the order in which XLA assigns them: the largest first, then those with results of the
+        program, then in order of the program.
+      buffer_of: `[V]`: index in `buffers` of each value's buffer; -1 for unused phis.
+      owner, times: `[K]`: events at which values must exist: value `owner[k]` is defined, is at a position, or is read
+        at time `times[k]`; sorted by owner. With N nodes and C computations, times 0 to N - 1 are indices of
+        instructions in `flow.nodes`, N to N + C - 1 starts of computations, and N + C to N + 2C - 1 their ends.
       starts, ends: time of the first computation's start (N) and end (N + C).
     """
 
@@ -282,7 +282,7 @@ class ModuleBuffers:
         self._positions: list[list[int]] | None = None
 
     def start_time(self, value: int) -> int:
-        """The time (see `times`) from which a value exists."""
+        """Returns the time (see `times`) from which a value exists."""
         node = self.flow.nodes[self.flow.values[value].node]
         if node.instruction.opcode == "parameter":
             return self.starts + node.computation
@@ -293,7 +293,7 @@ class ModuleBuffers:
         return len(self.buffers[self.buffer_of[value]].values) == 1
 
     def positions(self, value: int) -> list[int]:
-        """Places in `flow.nodes` of a value's positions, that of its definition first."""
+        """Returns the indices in `flow.nodes` of a value's positions, that of its definition first."""
         if self._positions is None:
             positions: list[list[int]] = [[value.node] for value in self.flow.values]
             for k, node in enumerate(self.flow.nodes):
@@ -304,10 +304,10 @@ class ModuleBuffers:
         return self._positions[value]
 
     def overwritable(self, value: int, among: Container[int]) -> int | None:
-        """The first value of a direct operand that the instruction that defines `value` may overwrite with it, or None.
+        """Returns the first operand that the instruction which defines `value` may overwrite with it, or None.
 
         Args:
-          value: to be written; if others share its buffer, the result is None.
+          value: the value to write; if others share its buffer, the result is None.
           among: values that nothing needs afterwards.
         """
         if not self.is_alone(value):
@@ -326,9 +326,9 @@ class ModuleBuffers:
         """True if the instruction that defines `value` may overwrite `other` with it.
 
         Args:
-          value: to be written.
-          other: a value at node `at`.
-          at: place in `flow.nodes` of the operand through which the instruction reads `other`.
+          value: the value to write.
+          other: the value to overwrite, at node `at`.
+          at: index in `flow.nodes` of the operand through which the instruction reads `other`.
         """
         origin = self.flow.values[value]
         node, source = self.flow.nodes[origin.node], self.flow.nodes[at]
@@ -341,7 +341,7 @@ class ModuleBuffers:
         )
 
     def _reads(self) -> Iterator[tuple[int, int]]:
-        """(value, time) of all that keeps a value: its positions and its readers."""
+        """Yields (value, time) for each event at which a value must exist: its positions and its readers."""
         roots = {self.flow.root(c.name): k for k, c in enumerate(self.flow.computations)}
         for k, node in enumerate(self.flow.nodes):
             time = self.ends + roots[k] if k in roots else k  # a result stays until the computation ends
@@ -356,7 +356,7 @@ class ModuleBuffers:
                     yield value, reader
 
     def _reader(self, k: int, node: Node) -> int | None:
-        """The time at which an instruction reads its operands; None for a call, whose computation reads them."""
+        """Returns the time at which an instruction reads its operands; None for a call: its computation reads them."""
         if node.instruction.opcode == "call":
             return None
         return self.flow.parameter(node.instruction.called[0]) if node.instruction.opcode == "while" else k
@@ -380,7 +380,7 @@ class ModuleBuffers:
         return sorted(buffers, key=lambda b: (-b.bytes, not b.lives_out, self._place(b), b.values))
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
-        """Sort key of a buffer's first defining node: callers before callees, then by place in `flow.nodes`."""
+        """Returns a sort key of a buffer's first defining node: callers before callees, then index in `flow.nodes`."""
         nodes = [self.flow.values[v].node for v in buffer.values]
         return min((-self.flow.nodes[k].computation, k) for k in nodes)
 
@@ -424,5 +424,5 @@ class ModuleBuffers:
 
 
 def value_at(node: Node, index: tuple[int, ...]) -> int:
-    """Number of the value of a part of a node's result."""
+    """Returns the number of the value at an index in a node's result."""
     return next(v for v, (at, _) in zip(node.values, node.parts, strict=True) if at == index)

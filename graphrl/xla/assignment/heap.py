@@ -22,14 +22,15 @@ from graphrl.xla.assignment.buffers import Buffer, ModuleBuffers
 
 @dataclasses.dataclass(slots=True)
 class LiveRanges:
-    """Live ranges of a module's values under a schedule.
+    """Live ranges of a module's V values under a schedule.
 
     Times count the instructions of all computations that run in sequence. A call's time is after those of the
     instructions that it runs.
 
     Attributes:
-      start, end: first and last time of every value, both included. [V]
-      time: of every instruction, of the start and of the end of every computation: `ModuleBuffers.times`. [N + 2C]
+      start, end: `[V]`: first and last time of every value, both included.
+      time: `[N + 2 C]`: times of the N instructions, and of the starts and ends of the C computations, in the order of
+        `ModuleBuffers.times`.
       stop: the time after the last instruction.
     """
 
@@ -40,7 +41,7 @@ class LiveRanges:
 
 
 def live_ranges(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> LiveRanges:
-    """The live ranges of a module's values under a schedule: orders of all instructions, by name of the computation."""
+    """Computes live ranges under a schedule: name of a computation -> names of all its instructions in order."""
     time, stop = _times(buffers, schedule)
     values = range(len(buffers.flow.values))
     start = time[[buffers.start_time(v) for v in values]]
@@ -93,13 +94,13 @@ def _times(buffers: ModuleBuffers, schedule: Mapping[str, Sequence[str]]) -> tup
 
 @dataclasses.dataclass(slots=True)
 class Block:
-    """Values that occupy the same place of the heap in turn.
+    """A range of addresses in the heap that several values use one after another.
 
     Attributes:
-      first: the first of the values: it breaks ties.
-      bytes: the size.
+      first: number of the first of these values; it breaks ties.
+      bytes: size of the block.
       spans: first and last time of each of the values, both included, in increasing order. Times count events of the
-        heap, not instructions.
+        heap (allocations and frees), not instructions.
     """
 
     first: int
@@ -111,9 +112,9 @@ def heap_blocks(buffers: ModuleBuffers, ranges: LiveRanges, in_heap: np.ndarray)
     """Simulates the program and records when every block of the heap is allocated and freed.
 
     Args:
-      buffers: of the module.
-      ranges: of its values.
-      in_heap: True for values in the heap. [V]
+      buffers: buffers of the module.
+      ranges: live ranges of its values.
+      in_heap: `[V]`: whether each value is in the heap.
 
     Returns:
       The blocks of more than 0 bytes, in the order of their allocation.
@@ -146,9 +147,9 @@ class _HeapSimulation:
     def __init__(self, buffers: ModuleBuffers) -> None:
         self.buffers = buffers
         self.now = 0
-        self.blocks: dict[int, Block] = {}  # by first value
-        self.block_of: dict[int, Block] = {}
-        self.first_values: dict[int, int] = {}  # buffers: their first value
+        self.blocks: dict[int, Block] = {}  # first value -> block
+        self.block_of: dict[int, Block] = {}  # value -> block
+        self.first_values: dict[int, int] = {}  # buffer -> its first value
         self.since: dict[int, int] = {}
 
     def take(self, value: int) -> None:
@@ -179,11 +180,11 @@ class _HeapSimulation:
 
 
 def heap_size(blocks: Sequence[Block], alignment: int) -> int:
-    """Bytes of the heap into which XLA packs the blocks: the better one of two orders of packing.
+    """Computes the bytes of the heap into which XLA packs the blocks, in the better one of two orders.
 
     Args:
-      blocks: those of the heap.
-      alignment: of every block's address, in bytes.
+      blocks: blocks of the heap.
+      alignment: alignment of block addresses in bytes.
     """
     by_size = sorted(blocks, key=lambda b: (-b.bytes, b.spans[0][0] - b.spans[0][1], b.first))
     by_time = sorted(blocks, key=lambda b: (b.spans[0][0] - b.spans[-1][1], -b.bytes, b.first))
@@ -191,7 +192,7 @@ def heap_size(blocks: Sequence[Block], alignment: int) -> int:
 
 
 def _pack(blocks: Sequence[Block], alignment: int) -> int:
-    """Bytes of the heap if blocks are packed in the given order.
+    """Computes the bytes of the heap if blocks are packed in the given order.
 
     Each goes into the smallest hole that is free during its spans, the lowest of equal ones.
     """
@@ -232,7 +233,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _best_hole(low: np.ndarray, high: np.ndarray, size: int) -> int:
-    """Address of the smallest hole of at least `size` between blocks at [low, high), sorted by `low`."""
+    """Returns the address of the smallest hole of at least `size` bytes between blocks at [low, high), sorted."""
     if not len(low):
         return 0
     below = np.concatenate(([0], np.maximum.accumulate(high)))  # where each hole begins
@@ -249,7 +250,7 @@ class Allocation:
       bytes: its size.
       reusable: True if other buffers may use it while its content is not needed.
       is_temporary: True if it counts as temporary memory.
-      values: that it holds, at different times.
+      values: the values that it stores, at different times.
     """
 
     bytes: int
@@ -259,14 +260,14 @@ class Allocation:
 
 
 def assign_outputs(buffers: ModuleBuffers, ranges: LiveRanges) -> tuple[list[Allocation], np.ndarray]:
-    """Assigns every buffer a new block, the block of another buffer, or the heap.
+    """Assigns every buffer to a new block, to the block of another buffer, or to the heap.
 
     Args:
-      buffers: of the module.
-      ranges: for the schedule.
+      buffers: buffers of the module.
+      ranges: live ranges under the schedule.
 
     Returns:
-      The blocks in XLA's order, and True for values that are left to the heap. [V]
+      The blocks in XLA's order; and `[V]`: whether each value is left to the heap.
     """
     return _Assigner(buffers, ranges).run()
 
@@ -278,7 +279,7 @@ class _Assigner:
         self.allocations: list[Allocation] = []
         self.open: list[Allocation] = []  # those that later (smaller) buffers may use
         self.open_until = np.zeros(len(buffers.buffers), np.int64)  # buffers that end later do not fit into `open[k]`
-        self.allocation_of: dict[int, Allocation] = {}  # by value
+        self.allocation_of: dict[int, Allocation] = {}  # value -> block
         self.in_heap = np.zeros(len(buffers.flow.values), bool)
 
     def run(self) -> tuple[list[Allocation], np.ndarray]:
@@ -347,7 +348,7 @@ class _Assigner:
         return self.buffers.may_overwrite(user, operand, self._last_position(operand))
 
     def _last_position(self, value: int) -> int:
-        """Place in `flow.nodes` of a value's last position in the schedule (`ComputeValueLiveRangeEnd`)."""
+        """Returns the index in `flow.nodes` of a value's last position in the schedule (`ComputeValueLiveRangeEnd`)."""
         first, *others = self.buffers.positions(value)
         best, latest = first, self._time(first)
         for place in others:

@@ -1,10 +1,12 @@
-"""`graphrl.checkpoint`: which values a gradient keeps, computes again or moves to the host.
+"""`graphrl.checkpoint`: decides which values a gradient keeps, computes again or moves to the host.
 
-Chapters, from a call to its report:
+A *level* is the function, or one loop body in it; a *place* is an equation's index there. A *kernel* is an op of the
+backward pass that writes to memory. A *segment* is a run of equations that are computed again together, or keep what
+jax keeps by default. A *stretch* is a block of loop steps that are computed again together. Files, from call to report:
 
 | subject | file |
 |---|---|
-| public functions and their options | function.py: the functions; settings.py: their options, and a call's arguments |
+| public functions | function.py: the functions; settings.py: checks of their options and arguments |
 | programs and plans | program.py; sizes.py: sizes of symbolic dimensions |
 | the gradient of a program | derivative.py: the traced gradient; gradient.py: as arrays for solvers |
 | the gradient of a graph | graph_gradient.py: the same for the graph of a training step |

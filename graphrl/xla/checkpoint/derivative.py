@@ -1,17 +1,17 @@
-"""The derivative of a program as one list of ops, each with the equation of the program that it comes from.
+"""A program and its derivative as one list of ops, each linked to the equation of the program that it comes from.
 
 `derivative` traces a program's gradient and flattens it. jax's scopes identify the pass of an op, and the equation that
 it is the derivative of.
 
-XLA's compiler for GPUs writes more than the operands and results of kernels, since its libraries take operands in fewer
-forms. Three functions give these bytes:
+On GPUs, XLA writes more than the operands and results of kernels, since its libraries support fewer layouts. Three
+functions compute what is written in addition:
 
-- `padded_bytes`: cuDNN pads both sides of a picture equally. If a convolution does not, the picture is copied with its
-  padding, in the convolution's gradients too.
-- `resident_bytes`: the gradient of a maximum of windows is scattered into zeros, which are written when the step
-  starts, as is the other operand.
+- `padded_bytes`: cuDNN pads both sides of an image equally. If a convolution does not, a padded copy of the image is
+  made, in the convolution's gradients too.
+- `resident_bytes`: the gradient of max-pooling is scattered into zeros, which are written when the step starts, as is
+  the other operand.
 - `orders_of`: cuBLAS needs the batch, free and contracted dimensions of a product each contiguous and in one order.
-  Other operands are transposed first.
+  Operands in other layouts are transposed first.
 """
 
 import functools
@@ -32,27 +32,27 @@ from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region
 from graphrl.xla.checkpoint.rewrite import product_of, scan_of
 
 Value = Result | Outside
-Order = tuple[int, ...]  # of a value's dimensions, outermost first; () for the order that they have
-SCATTERED = 2  # arrays like its result that a gradient of a maximum of windows needs all the time
+Order = tuple[int, ...]  # order of a value's dimensions in memory, outermost first; () for the order that they have
+SCATTERED = 2  # arrays of its result's size that the gradient of max-pooling occupies all the time
 SCOPE = re.compile(r"^(transpose\()?[^/]*?graphrl(\d+)")  # as jax writes the scope of an equation's derivatives
 
 
 class Derivative(NamedTuple):
-    """A program and its gradient, op by op.
+    """A program and its gradient as a list of ops ("nodes").
 
     Attributes:
-      nodes: the ops, by number; None for views and for ops that no result needs.
-      backward: for each node, whether it is of the backward pass.
-      place: for each node, the equation of the program.
-      same: for each view's value, the value that it is a view of.
-      names: the names by which values can be kept.
-      results, gradients: the values of the program's results, and of its gradients.
+      nodes: the ops in execution order; None for views and for ops that no result needs.
+      backward: for each node, whether it belongs to the backward pass.
+      place: for each node, the index of the program's equation that it is from, or is the derivative of.
+      same: result of a view -> the value that it is a view of.
+      names: value -> name, for values that can be kept by name.
+      results, gradients: the program's results, and its gradients.
       returned: the program's results, in its order; None for constants.
-      orders: for each product, its operands and the order of dimensions that it needs of each.
-      padded: bytes of the copy that a convolution and its gradients read, by the convolution's place.
-      outside: bytes of values that no node computes: arguments first, then cotangents and constants.
+      orders: matrix product -> its operands, and the order of dimensions in which it needs each.
+      padded: place of a convolution -> bytes of the padded copy that it and its gradients read.
+      outside: bytes of the values that no node computes: arguments first, then cotangents and constants.
       result_bytes: bytes of the program's results and gradients.
-      traced: all of it as jax's jaxpr; None for a graph's derivative.
+      traced: the jaxpr of the program and its gradient; None for a graph's derivative.
     """
 
     nodes: list[Node | None]
@@ -70,27 +70,27 @@ class Derivative(NamedTuple):
     traced: Any = None
 
     def node(self, i: int) -> Node:
-        """The node of a number; results must need it."""
+        """Returns node `i`, which must not be None."""
         node = self.nodes[i]
         assert node is not None
         return node
 
     def bytes(self, value: Value) -> int:
-        """Bytes of a value."""
+        """Returns the size of a value in bytes."""
         if isinstance(value, Outside):
             return self.outside[value.external]
         return self.node(value.node).output_bytes[value.output]
 
     def reads(self, node: int) -> list[Value]:
-        """Values that a node reads, in order, each replaced by the value that it is a view of."""
+        """Returns the values that a node reads, in order and each once; views are replaced by their sources."""
         return list(dict.fromkeys(self.same.get(value, value) for value in self.node(node).inputs))
 
     def backward_nodes(self) -> list[int]:
-        """Nodes of the backward pass, in order."""
+        """Returns the indices of the backward nodes, in order."""
         return [i for i, node in enumerate(self.nodes) if node is not None and self.backward[i]]
 
     def readers(self, among: Iterable[int]) -> Mapping[Value, list[int]]:
-        """For each value that some of the nodes `among` read, these nodes, in their order; other values are absent."""
+        """Maps each value to those of the nodes `among` that read it, in their order; unread values are absent."""
         readers = defaultdict(list)
         for i in among:
             for value in self.reads(i):
@@ -99,7 +99,7 @@ class Derivative(NamedTuple):
 
 
 def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivative:
-    """The derivative by the `wanted` arguments; loops keep their carried values, and compute the rest again."""
+    """Traces the derivative by the `wanted` arguments; loops keep their carried values and compute the rest again."""
     closed, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
     # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
@@ -149,12 +149,12 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
 
 
 def differentiable(aval: Any) -> bool:
-    """True if a value has a derivative."""
+    """True if values of this type have derivatives: floating-point and complex ones."""
     return hasattr(aval, "dtype") and bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
 def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Value]) -> tuple[Value | None, ...]:
-    """The program's results in its order; a derivative returns differentiable results first."""
+    """Returns the program's results in its order; the traced derivative has differentiable results first."""
     smooth = _is_smooth(program)
     orders = _split(range(len(smooth)), smooth)
     by_number = dict(zip((*orders[0], *orders[1]), outputs, strict=False))
@@ -163,7 +163,7 @@ def _returned(program: Program, outputs: Sequence[Any], same: Mapping[Value, Val
 
 
 def _places(nodes: Iterable[Node], equations: int) -> list[int]:
-    """For each node, the equation that it comes from; for sums of gradients, that of the node before."""
+    """Returns for each node the equation that it comes from; for sums of gradients, that of the node before."""
     places, last = [], {False: 0, True: equations - 1}
     for node in nodes:
         scope, backward = SCOPE.match(node.scope), node.scope.startswith("transpose(")
@@ -177,13 +177,13 @@ def _places(nodes: Iterable[Node], equations: int) -> list[int]:
 def gradient_jaxpr(
     program: Program, wanted: Sequence[bool], evaluate: Callable[[Sequence[Any]], list[Any]]
 ) -> tuple[Any, int]:
-    """Results and gradients of a program as a jaxpr of its arguments and of the results' cotangents, with sizes for its
-    symbolic dimensions; and the number of results.
+    """Traces results and gradients of a program, as functions of its arguments and of the results' cotangents; returns
+    the jaxpr, with sizes for symbolic dimensions, and the number of results.
 
     Args:
       program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
-      evaluate: arguments -> results.
+      evaluate: runs the program: arguments -> results.
 
     Raises:
       jax.errors.UnexpectedTracerError: a custom rule closes over a value that was traced with the program.
@@ -210,7 +210,7 @@ def gradient_jaxpr(
 
 
 def _is_smooth(program: Program) -> list[bool]:
-    """For each result, whether it has a derivative."""
+    """Returns for each result whether it has a derivative."""
     return [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]
 
 
@@ -220,12 +220,12 @@ def _split(items: Sequence[Any], first: Sequence[bool]) -> tuple[list[Any], list
 
 
 def _has_name(aval: Any) -> bool:
-    """True if a value can be kept by name: references have no name, and jax rounds kept values, but no complex ones."""
+    """True if a value can be kept by name: not references, nor complex values, which jax cannot round to keep them."""
     return isinstance(aval, jax.core.ShapedArray) and not jnp.issubdtype(aval.dtype, jnp.complexfloating)
 
 
 def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
-    """Runs a program with each equation in a separate scope, and with names on all results."""
+    """Runs a program with each equation in a separate scope, and with names on all results that can have one."""
     values = Values.of(program.closed, args)
     for place, eqn in enumerate(program.equations):
         with jax.named_scope(f"graphrl{place}"):
@@ -244,7 +244,7 @@ def _marked(program: Program, args: Sequence[Any]) -> list[Any]:
 
 
 def padded_bytes(convolution: Any) -> int:
-    """Bytes of a convolution's picture with its padding; 0 if the two sides of each dimension are padded equally."""
+    """Returns the bytes of a convolution's padded input; 0 if the two sides of each dimension are padded equally."""
     padding = convolution.params["padding"]
     if all(low == high for low, high in padding):
         return 0
@@ -256,14 +256,15 @@ def padded_bytes(convolution: Any) -> int:
 
 
 def resident_bytes(nodes: Sequence[Node | None]) -> int:
-    """Bytes that scatters occupy in memory all the time."""
+    """Returns the bytes that gradients of max-pooling occupy in memory all the time."""
     return SCATTERED * sum(
         sum(node.output_bytes) for node in nodes if node is not None and node.type == "select_and_scatter_add"
     )
 
 
 def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]:
-    """For each operand of a product, the value that it is a view of, and the order of dimensions that it must have.
+    """Returns for each operand of a product the value that it is a view of, and the order of dimensions that the
+    product needs: () if it accepts the current one.
 
     Args:
       nodes: all nodes of the program, including views.
@@ -285,8 +286,8 @@ def orders_of(nodes: Sequence[Node], product: Node) -> list[tuple[Value, Order]]
 
 
 def _source(nodes: Sequence[Node], value: Any, rank: int) -> tuple[Value, Order]:
-    """The value that an operand permutes, and for each dimension of that value the operand's dimension. Values behind a
-    barrier are sources too, since they are written there, in the order that their readers need.
+    """Returns the value that an operand transposes, and for each dimension of that value the operand's dimension.
+    Values behind a barrier count as sources too: they are written there, in the order that their readers need.
     """
     dims = tuple(range(rank))
     while isinstance(value, Result) and nodes[value.node].type in ("transpose", "name", "copy"):

@@ -1,18 +1,18 @@
-"""Kinds of equations, by XLA's treatment of them on an accelerator.
+"""Kinds of equations, by their effect on memory when XLA compiles them for an accelerator.
 
-| kind | predicate | in memory |
+| kind | predicate | effect on memory |
 |---|---|---|
-| kernels: products, convolutions, gathers, sorts, windows, collectives | `is_kernel` | read and write there |
-| loops and branches | `is_body` | read and write there |
-| reductions of more than rows | `is_reduction` | write their results; their operands can be fused into them |
-| views: the same bytes under another name or shape | `is_view` | nothing; the compiler chooses layouts |
-| slices | `SLICES`, `part_read` | read the part that they take; strided ones read all lines of their elements |
+| kernels: products, convolutions, gathers, sorts, windows, collectives | `is_kernel` | read operands, write results |
+| loops and branches | `is_body` | read operands, write results |
+| reductions of more than rows | `is_reduction` | write results; their operands can be fused into them |
+| views: the same bytes under another name or shape | `is_view` | none; the compiler chooses layouts |
+| slices | `SLICES`, `part_read` | read the part that they take; strided ones read whole cache lines |
 | arrays of one number | `is_fill` | are not written for the scatters that update them |
-| updates: scatters, `dynamic_update_slice` | `is_update` | written over the first operand if nothing else reads it |
-| all others, reductions of rows too | `is_fused` | fused into their readers; or written over an operand of equal size |
+| updates: scatters, `dynamic_update_slice` | `is_update` | overwrite the first operand if nothing else reads it |
+| all others, row reductions too | `is_fused` | fused into their readers; or overwrite an operand of equal size |
 
-Each reader runs the equations that are fused into it, unless that takes many more equations: `is_once` on the chain of
-equations (`chained`) that are run for a value on the fly.
+Equations that are fused into several readers run in each of them, unless that runs far more equations: see `is_once`
+and `chained`, the chain of equations that one reader runs for a value.
 """
 
 from collections.abc import Hashable, Sequence
@@ -39,7 +39,7 @@ KERNELS = frozenset(
 PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
 _REDUCTIONS = ("argmax", "argmin", "reduce")
 _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
-# The same bytes under another name or shape; the compiler chooses layouts.
+# Results have the bytes of the operand under another name or shape; the compiler chooses layouts.
 VIEWS = frozenset(
     str.split(
         """
@@ -51,7 +51,7 @@ VIEWS = frozenset(
 SLICES = PARTIAL_READS | {"split", "unstack"}
 ONCE = frozenset({"tanh"})  # fused equations that cost more, by XLA's cost model, than writing and reading the result
 LONGEST = 52  # most equations that each reader runs for a value on the fly: measured on associative scans
-Chain = frozenset[tuple[int, ...]]  # equations, each after the slices that are taken of its result
+Chain = frozenset[tuple[int, ...]]  # equations: first the indices of slices that are taken of the result, then its own
 
 
 def is_kernel(equation: Any) -> bool:
@@ -63,8 +63,8 @@ def is_body(equation: Any) -> bool:
 
 
 def is_view(equation: Any) -> bool:
-    """True if the result is the operand. Roundings count if they are to the operand's own precision: jax puts those on
-    values that a checkpoint keeps.
+    """True if the result has the bytes of the operand. `reduce_precision` counts if it keeps the operand's precision:
+    jax adds those to values that a checkpoint keeps.
     """
     if equation.primitive.name != "reduce_precision":
         return equation.primitive.name in VIEWS
@@ -73,12 +73,12 @@ def is_view(equation: Any) -> bool:
 
 
 def is_product(equation: Any) -> bool:
-    """True if it is linear in each of two different variables; its gradients are kernels that read the other one."""
+    """True for a matrix product or convolution of two different variables; each gradient reads the other variable."""
     return equation.primitive.name in PRODUCTS and is_of_variables(equation)
 
 
 def is_of_variables(equation: Any) -> bool:
-    """True if its operands are different variables, and its context sets no compute type."""
+    """True if all operands are variables, each different, and the equation's context sets no compute type."""
     operands = [atom for atom in equation.invars if not isinstance(atom, core.Literal)]
     return len({*operands}) == len(equation.invars) and getattr(equation.ctx, "compute_type", None) is None
 
@@ -109,12 +109,12 @@ def is_fused(equation: Any) -> bool:
 
 
 def is_reduction(equation: Any) -> bool:
-    """True if it reduces more than rows. Row reductions are fused, as in a softmax, which reads its operand once."""
+    """True for reductions, except over the last axis alone: those are fused, as in a softmax, which reads only once."""
     return _reduces(equation) and not is_of_rows(equation)
 
 
 def is_of_rows(equation: Any) -> bool:
-    """True if it reduces rows."""
+    """True if it reduces rows: over the last axis alone, of an array with several axes."""
     dimensions = len(equation.invars[0].aval.shape) if _reduces(equation) else 0
     return dimensions > 1 and tuple(equation.params.get("axes", ())) == (dimensions - 1,)
 
@@ -125,22 +125,23 @@ def _reduces(equation: Any) -> bool:
 
 
 def part_read(equation: Any, whole: float, result: float) -> float:
-    """Share of its first operand that a slice reads, given the bytes of the operand and of the result. Strided slices
-    read all lines of their elements, so the share is 1.
+    """Returns the share of its first operand that a slice reads, given the bytes of the operand (`whole`) and of the
+    result. It is 1 for strided slices, which read whole cache lines.
     """
     strided = any(stride > 1 for stride in equation.params.get("strides") or ())
     return 1.0 if strided or not whole else min(1.0, result / whole)
 
 
 def is_once(equation: Any, chain: Chain) -> bool:
-    """True if XLA computes a value once for several readers, although they would move fewer bytes."""
+    """True if XLA computes a value once for several readers, although computing it in each would move fewer bytes."""
     return len(chain) > LONGEST or equation.primitive.name in ONCE
 
 
 def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGEST) -> Chain:
-    """The equations run for a value on the fly: the last one, and those of its operands; or a chain above `most`.
+    """Returns the equations that a reader runs for a value: its own equation (number `last`) and the `chains` of its
+    operands. If an operand's chain is longer than `most`, returns that chain.
 
-    Two slices of one value have different elements, so that equations run for both slices are run for each.
+    Two slices of one value have different elements, so equations that are run for both slices count twice.
     """
     longest = max(chains, key=len, default=Chain())
     if len(longest) > most:
@@ -152,7 +153,7 @@ def chained(last: int, equation: Any, chains: Sequence[Chain], most: int = LONGE
 
 
 def key_of(equation: Any, operands: Sequence[Any]) -> Hashable:
-    """Equal for equations that compute the same; operands are literals, or keys that represent values."""
+    """Returns a key that is equal for equations which compute the same; operands are literals, or keys of values."""
     own = (id(equation),)
     read = tuple(_literal(atom) if isinstance(atom, core.Literal) else atom for atom in operands)
     key = (equation.primitive, tuple(sorted(equation.params.items(), key=lambda item: item[0])), read)

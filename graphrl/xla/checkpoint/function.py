@@ -1,7 +1,7 @@
 """`graphrl.checkpoint`: a function whose gradient keeps values within a budget, and computes the others again.
 
-The plan is made at the first call with arguments of given shapes and types, or read from disk. `checkpoint_curve` makes
-the plans for several limits, to choose one from.
+The plan is made at the first call with arguments of new shapes and types, or read from disk. `checkpoint_curve` makes
+plans for several limits, to choose one from.
 """
 
 import inspect
@@ -45,7 +45,7 @@ register_exclusion(__file__)  # its lines are not the user's
 
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.33)
-MOST = 64  # functions that are kept for later calls; the oldest are dropped first
+MOST = 64  # most functions that are kept for later calls; the oldest are dropped first
 DIFFERENTIATED = frozenset({"JVPTracer", "LinearizeTracer"})  # jax's names for arguments that are differentiated by
 NUMBERS = (bool, int, float, complex, np.ndarray, np.generic)  # jax converts these to arrays, for types that it has
 NONE_STATIC = Static()
@@ -90,16 +90,16 @@ def checkpoint(
 
     Args:
       fn: a function of arrays, mostly a loss; without it, a decorator is returned.
-      budget: limit of the memory kept for the backward pass, as a part, 0 to 1, of the bytes that jax keeps by default,
-        at the least time; or of the peak of the whole step, such as "12GiB", with arguments, results and gradients.
-      slowdown: part of the step's estimated time that may be added, for the least memory; if negative, the part that
-        must be saved, which is possible where loops copy values that jax keeps. Give either `budget` or `slowdown`.
-      chip: the chip whose times count, a name of `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that
-        of jax's first device, or an A100 where that is unknown.
-      offload: whether values may be moved to the memory of the host, over PCIe 5.
+      budget: limit of memory, within which time is minimized: a part, 0 to 1, of the bytes that jax keeps by default
+        for the backward pass; or the peak of the whole step, such as "12GiB", with arguments, results and gradients.
+      slowdown: limit of time, within which memory is minimized: part of the step's estimated time that may be added; if
+        negative, the part that must be saved, possible where loops copy values that jax keeps. Give one of both limits.
+      chip: the chip for which run times are estimated, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`;
+        by default jax's first device, or an A100 if that is unknown.
+      offload: whether values may be moved to host memory, over PCIe 5.
       method: search method: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
         functions "cp-sat".
-      seconds: seconds of search; up to a third more if no plan is found within the slowdown.
+      seconds: search time in seconds; up to a third more if no plan is found within the slowdown.
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
@@ -142,14 +142,15 @@ def checkpoint_curve(
     budgets: Sequence[float | str] | None = None,
     **kwargs: Any,
 ) -> CheckpointCurve:
-    """Memory and time of `graphrl.checkpoint` plans for a function's gradient at several limits, of either.
+    """Plans a function's gradient for several limits, as `graphrl.checkpoint` does; returns memory and time of each.
 
     Args:
       fn: the function.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s; nothing is computed.
-      slowdowns: limits of time; without any limits 0, 2, 5, 10, 20 and 33%.
-      budgets: limits of memory instead, all of them parts or all of them bytes. With `verify` the predicted
-        bytes may exceed a part: its plan is then that of a larger part, no slower and with no more memory by XLA.
+      slowdowns: limits of time; by default 0, 2, 5, 10, 20 and 33% (if there are no `budgets`).
+      budgets: limits of memory instead, all as parts (0 to 1) or all in bytes, as in `checkpoint`. With `verify` the
+        predicted bytes may exceed a part: the plan is then that of a larger part, no slower and with no more memory by
+        XLA's figure.
       **kwargs: options of `graphrl.checkpoint` except its limits (chip, offload, method, seconds of search for each
         limit, seed, cache, verify, static_argnums, static_argnames); all others are the function's own.
 
@@ -173,7 +174,7 @@ def checkpoint_curve(
 
 
 def _limits(name: str, limits: Sequence[Any]) -> list[Any]:
-    """Checked limits: Python numbers, or strings with bytes.
+    """Checks limits, and converts them to Python numbers, or strings with bytes.
 
     Raises:
       ProblemError: `limits` is not a sequence or is empty, or a limit is out of range.
@@ -185,19 +186,19 @@ def _limits(name: str, limits: Sequence[Any]) -> list[Any]:
 
 
 class CheckpointedFunction(Decorated):
-    """A function that `graphrl.checkpoint` made.
+    """The function that `graphrl.checkpoint` returns.
 
-    A pickle by value has the plans, but nothing that is traced or compiled. A pickle by name has neither: the function
-    of the process that reads it has its own plans, and those on disk.
+    A pickle by value contains the plans, but nothing that is traced or compiled. A pickle by name contains neither: the
+    process that loads it uses its own plans, and those on disk.
     """
 
     def __init__(self, fn: Callable[..., Any], settings: Settings, static: Static = NONE_STATIC) -> None:
         super().__init__(fn)
         self._settings, self._static = settings, static
         self._libraries: dict[type[Library], Library] = {}
-        self._planned: dict[str, Planned] = {}  # by fingerprint, the most recent last
-        self._traced: dict[Any, Callable[..., Any]] = {}  # by function, structure and static arguments
-        self._built: dict[Any, _Built] = {}  # by jaxpr, and by the arguments that are differentiated by
+        self._planned: dict[str, Planned] = {}  # keys are fingerprints; the most recent is last
+        self._traced: dict[Any, Callable[..., Any]] = {}  # keys: function, structure and static arguments
+        self._built: dict[Any, _Built] = {}  # keys: id of a jaxpr, and the arguments that are differentiated by
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = libraries.library_of((args, kwargs))
@@ -207,7 +208,7 @@ class CheckpointedFunction(Decorated):
         return library.call(lambda *args, **kwargs: self._run(library.pure, args, kwargs), args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for copies and pickles, without traced and compiled functions, which the next call makes again."""
+        """Returns the state for copies and pickles, without traced and compiled functions: the next call makes them."""
         state = {"_settings": self._settings, "_static": self._static, "_planned": self._planned}
         return super().__getstate__() | state
 
@@ -220,11 +221,11 @@ class CheckpointedFunction(Decorated):
         return f"<graphrl.checkpoint of {self._fn!r}>"
 
     def report(self, *args: Any, **kwargs: Any) -> CheckpointReport:
-        """Report on the plan for the given arguments, arrays or `jax.ShapeDtypeStruct`s; without arguments, for those
-        of the last call.
+        """Returns the report on the plan for the given arguments, arrays or `jax.ShapeDtypeStruct`s; without arguments,
+        for those of the last call.
 
         Raises:
-          GraphrlError: there was no call yet; or as the call itself.
+          GraphrlError: there are no arguments and there was no call yet. Also raises as the call itself.
         """
         if args or kwargs:
             call, static = self._static.split(args, kwargs)
@@ -276,10 +277,10 @@ class CheckpointedFunction(Decorated):
     def _built_for(
         self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
     ) -> "_Built":
-        """The function to run for a jaxpr; `closed` is the jaxpr after `lift_tracers`.
+        """Plans a traced call, and returns the function to run for it; `closed` is the jaxpr after `lift_tracers`.
 
-        If `kept` is given, the function is jitted and stored for later calls: `kept` is the traced function, and the
-        structure of the call.
+        If `kept` is given (the traced function, and the structure of the call), the function is jitted and stored for
+        later calls.
         """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
@@ -303,17 +304,16 @@ class CheckpointedFunction(Decorated):
 
 
 def traced_function(fn: Callable[..., Any], static: StaticArgs) -> Callable[..., Partial]:
-    """A function to trace, that takes None in place of static arguments; jax's errors have its name, its line and the
-    names of its arguments.
+    """Wraps a function for tracing. In jax's errors it has the name, line and argument names of `fn`.
 
     Args:
       fn: the function.
       static: its static arguments.
 
     Returns:
-      A function of the same arguments. Its result is a `Partial` with the arrays of the function's own result, and a
-      function that rebuilds the result from them. So jax passes the result on without building its classes from other
-      values, which not every class allows.
+      A function of the same arguments, with None in place of static ones. Its result is a `Partial` of the arrays in
+      the result of `fn` and a function that rebuilds the result from them. So jax passes the result on without building
+      its classes from other values, which not every class allows.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Partial:
@@ -327,12 +327,12 @@ def traced_function(fn: Callable[..., Any], static: StaticArgs) -> Callable[...,
 
 
 class _Built(NamedTuple):
-    """The function to run for a jaxpr, from the first call on.
+    """A traced and planned function.
 
     Attributes:
-      jaxpr: stored so that its id is not reused.
+      jaxpr: the traced function, stored so that its id is not reused.
       planned: the plan for it.
-      run: arrays -> results under the plan.
+      run: runs it under the plan: arrays -> results.
     """
 
     jaxpr: Any
@@ -341,12 +341,12 @@ class _Built(NamedTuple):
 
 
 def _jitted(run: Callable[..., list[Any]], traced: Callable[..., Any], structure: Any) -> Callable[..., list[Any]]:
-    """A jitted function of arrays. It is jitted as one of the call's own arguments, which jax's errors name.
+    """Jits a function of arrays, as a function of the call's own arguments, so that jax's errors name these.
 
     Args:
       run: the function of arrays.
       traced: the function whose name and arguments it gets.
-      structure: the structure of `traced`'s `(args, kwargs)`.
+      structure: pytree structure of the `(args, kwargs)` of `traced`.
     """
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:
@@ -370,7 +370,7 @@ def _has_hash(key: Any) -> bool:
 
 
 def _wanted(leaves: Sequence[Any]) -> tuple[bool, ...]:
-    """For each argument, whether a gradient is taken by it; if jax shows none, True for all differentiable ones."""
+    """Returns for each argument whether a gradient is taken by it; if jax shows none, True for differentiable ones."""
     smooth = [differentiable(jax.typeof(leaf)) for leaf in leaves]
     differentiated = [
         is_smooth and type(leaf).__name__ in DIFFERENTIATED for is_smooth, leaf in zip(smooth, leaves, strict=True)

@@ -1,4 +1,4 @@
-"""Fusion: the values of a derivative that are written to memory, and those that are not.
+"""Fusion model: the values of a derivative that XLA writes to memory, and those that readers compute on the fly.
 
 Kernels, loops and reductions of more than rows read operands from memory and write their results there. Readers compute
 all other values on the fly. Such a value is written only if one of these rules holds (`fusion_of`):
@@ -44,8 +44,8 @@ from graphrl.xla.checkpoint.equations import (
 
 Part = int
 Reads = Mapping[Part, float]  # bytes
-FAR = 4  # kernels that run before a gradient is read: with more, its reader belongs to another layer
-LONGEST_IN_ONE = 150  # equations that one kernel runs for a value that it reads several times: as `equations.LONGEST`
+FAR = 4  # if more kernels run before a gradient is read, its reader belongs to another layer
+LONGEST_IN_ONE = 150  # as `equations.LONGEST`, for a value that one kernel reads several times
 
 
 class Fusion(NamedTuple):
@@ -53,8 +53,8 @@ class Fusion(NamedTuple):
 
     Attributes:
       written: for each value, whether it is written to memory.
-      moved: for each value, bytes that are read and written to compute it into memory.
-      copies: for each value, how often a loop that keeps it copies it to or from its own array.
+      moved: for each value, bytes read and written if it is computed into memory.
+      copies: for each value, how often a loop that keeps it copies it to or from the array of kept values.
     """
 
     written: Mapping[Result, bool]
@@ -67,8 +67,8 @@ def fusion_of(derivative: Derivative, ignored: Container[int] = (), kernel: Mapp
 
     Args:
       derivative: the derivative of a program.
-      ignored: nodes to ignore; no other node may need them.
-      kernel: for some nodes, the node in whose kernel they are computed: readers in one kernel count as one.
+      ignored: nodes to ignore; no other node may need their results.
+      kernel: node -> node in whose kernel it is computed, by default its own: readers in one kernel count as one.
     """
     kept = [i for i, node in enumerate(derivative.nodes) if node is not None and i not in ignored]
     readers = derivative.readers(kept)
@@ -112,7 +112,7 @@ def fusion_of(derivative: Derivative, ignored: Container[int] = (), kernel: Mapp
 
 
 def materialized_values(derivative: Derivative, fusion: Fusion) -> Mapping[Result, bool]:
-    """For each value, whether it takes bytes in memory; `fusion` has the values written if each reader is alone."""
+    """Decides for each value whether it occupies memory; `fusion` must be `fusion_of(derivative)`."""
     written = fusion_of(derivative, kernel=_kernels(derivative, fusion.written)).written
     forward = [i for i, node in enumerate(derivative.nodes) if node is not None and not derivative.backward[i]]
     readers = derivative.readers(forward)
@@ -125,7 +125,7 @@ def materialized_values(derivative: Derivative, fusion: Fusion) -> Mapping[Resul
 
 
 class Parts:
-    """The parts of a derivative's values, numbered."""
+    """Numbers values and slices of them ("parts"), so that the same part is counted once if it is read twice."""
 
     def __init__(self, derivative: Derivative) -> None:
         self._derivative = derivative
@@ -133,13 +133,13 @@ class Parts:
         self._sources: dict[Part, Value] = {}
 
     def whole(self, value: Value) -> Part:
-        """The part that is all of a value."""
+        """Returns the part that is a whole value."""
         part = self._number((value,))
         self._sources[part] = value
         return part
 
     def sliced(self, reads: Reads, i: int, output: int, share: float) -> Reads:
-        """The reads of an output of a slice: the given share of all `reads`."""
+        """Returns the parts read for output `output` of the slice `i`: the given share of all `reads`."""
         key = self._number(self._slice(i, output))
         sliced = {}
         for part, size in reads.items():
@@ -149,21 +149,21 @@ class Parts:
         return sliced
 
     def sources(self, reads: Reads) -> set[Value]:
-        """The values that are read in whole or in part."""
+        """Returns the values that are read in whole or in part."""
         return {self._sources[part] for part in reads}
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _slice(self, i: int, output: int) -> Hashable:
-        """A key, equal for slices that take the same elements."""
+        """Returns a key that is equal for slices which take the same elements."""
         node, same = self._derivative.node(i), self._derivative.same
         operands = [value if isinstance(value, Scalar) else same.get(value, value) for value in node.operands]
         return key_of(node.equation, operands), output
 
 
 def _uses(derivative: Derivative, value: Result, users: Iterable[int], kernel: Mapping[int, int]) -> float:
-    """Number of times a value is computed if it is not written: slices count in part, and each kernel at most once."""
+    """Returns how often a value is computed if it is not written: slices count in part, each kernel at most once."""
     uses: dict[int, float] = {}
     for j in users:
         uses[kernel[j]] = min(1.0, uses.get(kernel[j], 0.0) + share_read(derivative, j, value))
@@ -171,8 +171,8 @@ def _uses(derivative: Derivative, value: Result, users: Iterable[int], kernel: M
 
 
 def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
-    """Number of times a loop that keeps a value copies it. A fused op writes a value that is for the loop's array alone
-    directly there, and a fused op reads it directly from there.
+    """Returns how often a loop that keeps a value copies it. Fused ops need no copies: they write a value that nothing
+    else reads directly to the array of kept values, and read it directly from there.
     """
     forward = any(not derivative.backward[j] for j in readers)
     backward = (derivative.node(j) for j in readers if derivative.backward[j])
@@ -180,7 +180,7 @@ def _copies(derivative: Derivative, readers: Sequence[int], fused: bool) -> int:
 
 
 def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Reads]) -> Sequence[Reads]:
-    """Bytes that a node reads from memory for each of its outputs: slices their own parts, all others the same."""
+    """Returns for each output of a node the bytes that are read from memory; they differ between outputs of slices."""
     node = derivative.node(i)
     operands, read = derivative.reads(i), dict[Part, float]()
     for value in operands:  # the size of a part does not depend on its reader
@@ -193,7 +193,7 @@ def _read(derivative: Derivative, parts: Parts, i: int, reads: Mapping[Value, Re
 
 
 def share_read(derivative: Derivative, i: int, value: Value) -> float:
-    """Share of a value that a node reads; below 1 only for slices, whose first operand it is."""
+    """Returns the share of a value that a node reads; below 1 only if the node takes a slice of it."""
     node = derivative.node(i)
     if node.type not in SLICES or derivative.reads(i)[0] != value:
         return 1.0
@@ -206,8 +206,8 @@ def _is_summed(derivative: Derivative, readers: Sequence[int]) -> bool:
 
 
 def _kernels(derivative: Derivative, written: Mapping[Result, bool]) -> dict[int, int]:
-    """For each node of the backward pass, the node whose kernel computes it: itself if it writes, or if its readers are
-    in several kernels.
+    """Maps each backward node to the node whose kernel computes it: to itself if it writes, or if its readers are in
+    several kernels.
     """
     nodes = derivative.backward_nodes()
     readers, kernel = derivative.readers(nodes), {i: i for i in nodes}

@@ -1,12 +1,11 @@
 """The decision problem of a program's gradient, as arrays for `graphrl.xla.checkpoint.solvers`.
 
-`gradient_of` takes the derivative of a program and of its loops' bodies and builds one level of arrays for each
+`gradient_of` takes the derivative of a program and of its loop bodies, and builds one `Level` of arrays for each
 (`LevelBuilder`): values of the forward pass, kernels of the backward pass, and loops that are in both. For loops that
-may run in stretches it adds the bytes that stretches need in addition to those that steps keep (`slices_of`,
-`recompute_inputs`).
+may run in stretches (blocks of steps) it adds the bytes that these need (`slices_of`, `recompute_inputs`).
 
-`NamedGradient` links the arrays to the program. `Origin` and `ReportableGradient` give the report's facts about a
-value: its place in the traced function, its type and its line of code.
+`NamedGradient` links the arrays to the program. `Origin` and `ReportableGradient` describe a value for the report: its
+equation in the traced function, its type and its line of code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,18 +24,18 @@ from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of
 from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
 
-PART = 0.75  # of the host link's bandwidth: a late copy delays everything, and clocks differ
-UNROLLED, EQUATIONS = 8, 1_000  # of a stretch that is unrolled: most steps, and most equations of all of them
-Slices = tuple[float, float, float, float]  # of a loop: bytes taken, given, pulled and summed, see `Loop`
+PART = 0.75  # share of the host link's bandwidth to plan with: a late copy delays everything, and clocks differ
+UNROLLED, EQUATIONS = 8, 1_000  # most steps of a stretch that is unrolled, and most equations of all of them
+Slices = tuple[float, float, float, float]  # a loop's `taken_bytes`, `given_bytes`, `pulled_bytes`, `sum_bytes`
 
 
 class Origin(NamedTuple):
-    """Source of a value.
+    """Position in the user's function at which a value is computed.
 
     Attributes:
-      place: place of its equation in the function, after the places of the loops around it.
+      place: indices of the loops around the value's equation, from the outermost, and then of the equation itself.
       value: its type and shape, as jax writes them.
-      line: line of the user's code; "" where it is unknown.
+      line: line of the user's code that computes it; "" if unknown.
     """
 
     place: tuple[int, ...]
@@ -52,7 +51,7 @@ class ReportableGradient(Protocol):
         """The decision problem for a solver."""
 
     def origin(self, number: int, value: int) -> Origin | None:
-        """Origin of a value of a level; None if the value has no name."""
+        """Returns the origin of a value of level `number`; None if the value has no name."""
 
 
 class NamedGradient(NamedTuple):
@@ -61,9 +60,9 @@ class NamedGradient(NamedTuple):
     Attributes:
       gradient: the decision problem for a solver.
       programs: the program of each level.
-      names: the names of each level's values; None for values without a name.
-      carried: for each level, arguments that a loop carries from step to step.
-      traced: the gradient as jax traces it without a plan, without names; None if there are loops.
+      names: for each level, the name of each value; None for values that cannot be kept by name.
+      carried: for each level, indices of the arguments that its loop carries from step to step.
+      traced: the jaxpr of the gradient without a plan; None if there are loops.
     """
 
     gradient: Gradient
@@ -73,7 +72,7 @@ class NamedGradient(NamedTuple):
     traced: Any
 
     def origin(self, number: int, value: int) -> Origin | None:
-        """Origin of a value of a level; None if the value has no name."""
+        """Returns the origin of a value of level `number`; None if the value has no name."""
         name = self.names[number][value]
         if name is None:
             return None
@@ -81,7 +80,7 @@ class NamedGradient(NamedTuple):
         return Origin((*self._around(number), name[0]), eqn.outvars[name[1]].aval.str_short(), line_of(eqn))
 
     def _around(self, number: int) -> tuple[int, ...]:
-        """Places of the loops around a level, from the function inwards."""
+        """Returns the places of the loops around a level, from the outermost inwards."""
         for outer, loops in enumerate(self.gradient.loops):
             if number in loops:
                 return (*self._around(outer), loops[number].place)
@@ -98,7 +97,7 @@ class _Built(NamedTuple):
 
 
 def gradient_of(program: Program, wanted: Sequence[bool], chip: Chip) -> NamedGradient:
-    """The gradient of a function by its `wanted` arguments, and of its loops' bodies by all differentiable ones."""
+    """Builds the decision problem of a function's gradient by its `wanted` arguments (of loop bodies, by all)."""
     built: list[_Built] = []
     derived = _build(built, program, wanted, chip, range(0), 0)
     levels, loops = tuple(each.level for each in built), tuple(each.loops for each in built)
@@ -147,18 +146,18 @@ def _build(
 
 
 class LevelBuilder:
-    """Values and kernels of a derivative, from which `level` builds arrays.
+    """Builds the arrays of a `Level` from a derivative.
 
     Args:
       derivative: the derivative of a program.
-      chip: the chip whose seconds count.
-      carried: arguments that a loop carries, which it must keep for its backward pass.
-      scans: number of results of each scan of the program, by place.
+      chip: the chip for which run times are estimated.
+      carried: indices of arguments that a loop carries, which it must keep for its backward pass.
+      scans: place of each scan of the program -> its number of results.
 
     Attributes:
       values: the values of the forward pass, in order.
-      loops: the loops that the gradient goes through, by place.
-      begin_bytes: bytes of the carried arguments that any stretch of the loop needs to be computed again.
+      loops: place -> loop, for the loops that the gradient goes through.
+      begin_bytes: bytes of the carried arguments that must be kept to recompute one stretch of the loop.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip, carried: Sequence[int], scans: Mapping[int, int]) -> None:
@@ -172,7 +171,7 @@ class LevelBuilder:
         self.loops = {place: loop for place, loop in loops.items() if loop is not None}
 
     def level(self, trips: int, separate: np.ndarray) -> Level:
-        """The arrays; loops take no time and keep nothing yet. `separate`: `[p]` bool, as in `Level`."""
+        """Builds the level; its loops take no time and keep nothing yet. `trips`, `separate`: as in `Level`."""
         forward, backward = self._forward, self._backward
         place, free, op, seconds = forward.place(), forward.free(), forward.op(), forward.seconds()
         reads_from, reads = _rows(forward.reads)
@@ -228,7 +227,7 @@ class LevelBuilder:
         )
 
     def _loop(self, place: int, results: int) -> Loop | None:
-        """A scan with the given number of results; None if no gradient goes through it."""
+        """Builds the loop of the scan at `place`, which has `results` results; None if no gradient goes through it."""
         values = (v for v in self.values if isinstance(v, Result) and self._derivative.place[v.node] == place)
         scan_values = [v for v in values if self._derivative.node(v.node).type == "scan"]
         # jax moves computations that are the same in all steps out of a scan and before it, other scans included
@@ -243,23 +242,23 @@ class LevelBuilder:
         return Loop(place, outputs, kept, kernels[0], *slices_of(self._derivative, forward, backward, results))
 
     def _following(self, carried: Iterable[int]) -> list[int | None]:
-        """For each carried argument, the value that takes its place in the next step, if the forward pass has it."""
+        """Returns for each carried argument the forward value that replaces it in the next step, if there is one."""
         results = (value for value, _ in zip(self._derivative.returned, carried, strict=False))
         return [None if value is None else self._forward.number.get(value) for value in results]
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Start of each row in the concatenated rows, and the concatenated rows."""
+    """Compresses rows: returns the start of each row in the concatenation (and its end), and the concatenation."""
     begins = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     return begins.astype(np.int64), np.array([number for row in rows for number in row], np.int64)
 
 
 def slices_of(derivative: Derivative, forward: Node, backward: Node, results: int) -> Slices:
-    """Bytes that a loop reads and writes.
+    """Computes `taken_bytes`, `given_bytes`, `pulled_bytes` and `sum_bytes` of a `Loop`.
 
     Args:
       derivative: the derivative that has the loop.
-      forward, backward: the loop's two scans.
+      forward, backward: the loop's scans in the two passes.
       results: number of the loop's results; the forward scan returns them first, then the values that it keeps.
     """
     length = forward.equation.params["length"]
@@ -278,7 +277,7 @@ def slices_of(derivative: Derivative, forward: Node, backward: Node, results: in
 
 
 def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
-    """Arrays of which each step of a scan takes a slice, with their bytes."""
+    """Returns the arrays of which each step of a scan reads a slice, with their sizes in bytes."""
     first = sum(scan_operands(scan.equation.params))
     operands = zip(scan.operands[first:], scan.equation.invars[first:], strict=True)
     stacks = ((value, array_bytes(operand.aval)) for value, operand in operands if not isinstance(value, Scalar))
@@ -288,17 +287,16 @@ def _stacked(derivative: Derivative, scan: Node) -> Mapping[Value, int]:
 def recompute_inputs(
     reads: Sequence[Sequence[int]], kernel_reads: Sequence[Sequence[int]], following: Sequence[int | None]
 ) -> tuple[list[int], np.ndarray]:
-    """Carried values that a loop needs to compute its steps again for its backward pass.
+    """Finds the carried values that a loop needs to compute its steps again for its backward pass.
 
     Args:
-      reads: for each value of its body, values that it is computed from, which come before it; the carried ones first.
-      kernel_reads: values that each kernel of the backward pass reads.
-      following: for each carried value, the value that takes its place in the next step; None if that is not a value of
-        the body.
+      reads: for each value of its body (carried ones first), the earlier values that it is computed from.
+      kernel_reads: for each kernel of the backward pass, the values that it reads.
+      following: for each carried value, the value that replaces it in the next step; None if not a value of the body.
 
     Returns:
-      the carried values that are needed; and `[n]` int64: for these, the values of the next step (`following`, -1 for
-      None); for all others -1.
+      the carried values that are needed; and `[n]` int64: for these, the values that replace them in the next step
+      (`following`, -1 for None); for all others -1.
     """
     needed = np.zeros(len(reads), bool)
     needed[[value for read in kernel_reads for value in read]] = True
@@ -319,7 +317,7 @@ def recompute_inputs(
 
 
 def line_at(program: Program, place: Sequence[int]) -> str:
-    """The line of the equation at an origin's place.
+    """Returns the line of the user's code for the equation at `Origin.place`; "" if jax does not know.
 
     Raises:
       LookupError: the program has no equation there.
@@ -333,7 +331,7 @@ def line_at(program: Program, place: Sequence[int]) -> str:
 
 
 def line_of(eqn: Any) -> str:
-    """The line of the user's code that an equation comes from; "" if jax does not know."""
+    """Returns the line of the user's code that an equation comes from; "" if jax does not know."""
     try:
         from jax._src.source_info_util import summarize
     except ImportError:

@@ -1,8 +1,8 @@
 """The decision problem of a training step that is given as a computation graph.
 
-Jax writes `transpose(...)` into the scopes of ops of a backward pass, and graphs that are read from its programs have
-scopes in the names of their ops. All else is as for a traced function: fusion by types, seconds by roofline for fused
-ops; kernels and loops take the graph's own run times. Loops are single ops, whose bodies stay as they are.
+jax writes `transpose(...)` into the scopes of backward ops, and op names of graphs read from jax programs contain these
+scopes. All else is as for a traced function: op types decide on fusion, and run times of fused ops are estimated by
+roofline. Kernels and loops have the run times of the graph. Loops are single ops, whose bodies stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +23,18 @@ from graphrl.xla.checkpoint.gradient import LevelBuilder, Origin
 from graphrl.xla.checkpoint.memory import RANDOM
 from graphrl.xla.checkpoint.solvers.level import Gradient
 
-BACKWARD = "transpose("  # in the scope of an op
+BACKWARD = "transpose("  # part of the names of backward ops
 PARAMETER = "variable"  # the type of ops that only represent parameters
-MOVING = ("gather", "scatter")  # kernels in XLA, whatever the rest of their type
+MOVING = ("gather", "scatter")  # start of op types that are kernels in XLA
 
 
 class GraphGradient(NamedTuple):
     """A graph's gradient, with links from its arrays to the graph.
 
     Attributes:
-      gradient: the decision problem for a solver: one level, whose places are the ops of the forward pass.
-      ops: the op of each value.
-      places: the place of each value's op in the graph.
+      gradient: the decision problem for a solver, with one level; its "equations" are the forward ops.
+      ops: for each value, the op that computes it.
+      places: for each value, the index of that op in the graph.
     """
 
     gradient: Gradient
@@ -42,20 +42,20 @@ class GraphGradient(NamedTuple):
     places: tuple[int, ...]
 
     def origin(self, number: int, value: int) -> Origin:
-        """Origin of a value for the user: the type and the name of its op."""
+        """Returns the origin of a value for the report: index, type and name of its op."""
         del number
         return Origin((self.places[value],), self.ops[value].type, self.ops[value].name)
 
 
 def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
-    """The decision problem of a training step.
+    """Builds the decision problem of a training step.
 
     Args:
-      graph: forward and backward pass, and optionally ops that follow from the latter.
-      chip: the chip for the seconds of fused ops.
+      graph: forward and backward pass, and optionally ops that depend on the latter, such as an optimizer's.
+      chip: the chip for which run times of fused ops are estimated.
 
     Raises:
-      GraphError: no backward pass reads values of a forward pass.
+      GraphError: the graph has no backward ops that read values of the forward pass.
     """
     forward, backward = _passes(graph)
     derivative = _derivative(graph, forward, backward)
@@ -72,8 +72,8 @@ def gradient_of_graph(graph: ComputationGraph, chip: Chip) -> GraphGradient:
 
 
 def _passes(graph: ComputationGraph) -> tuple[list[int], list[int]]:
-    """Ops of the forward and of the backward pass in the graph's order, without parameters. The backward pass has the
-    ops with its scope, and all ops that follow from them.
+    """Splits ops into forward and backward pass, in topological order and without parameters. The backward pass has the
+    ops with `BACKWARD` in their names, and all ops that depend on them.
     """
     writer = {tensor.name: i for i, op in enumerate(graph.ops) for tensor in op.outputs}
     index = {op.name: i for i, op in enumerate(graph.ops)}
@@ -89,7 +89,7 @@ def _passes(graph: ComputationGraph) -> tuple[list[int], list[int]]:
 
 
 def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Sequence[int]) -> Derivative:
-    """The graph as a traced derivative would be: ops of the forward pass first."""
+    """Builds the derivative that a trace of the training step would give: ops of the forward pass first."""
     parameters = [tensor for op in graph.ops if op.type == PARAMETER for tensor in op.outputs]
     outside = [*graph.inputs, *parameters]
     sizes = {
@@ -128,7 +128,7 @@ def _derivative(graph: ComputationGraph, forward: Sequence[int], backward: Seque
 
 
 def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
-    """An op as a node of a flattened jaxpr. Only scatters have operands: the first, which they update, is needed."""
+    """Converts an op to a node of a flattened jaxpr. Only scatters get operands, since the first one is updated."""
     inputs = list(dict.fromkeys(values[name] for name in op.inputs))
     equation = _equation(op, sizes)
     return Node(
@@ -147,8 +147,8 @@ def _node(op: Op, values: dict[str, Value], sizes: Mapping[str, int]) -> Node:
 
 
 def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], forward: int) -> list[int]:
-    """For each op of the backward pass, the last op of the forward pass that it or a later one reads from: a backward
-    pass goes through the forward ops from the last to the first.
+    """Returns for each backward op the last forward op that it or a later backward op reads from: a backward pass goes
+    through the forward ops from the last to the first.
     """
     places, last = [], 0
     for node in reversed(nodes[forward:]):
@@ -159,8 +159,8 @@ def _backward_places(nodes: Sequence[Node | None], same: dict[Value, Value], for
 
 
 def _equation(op: Op, sizes: Mapping[str, int]) -> Any:
-    """An op with those attributes of jax's equations that the model reads. All have effects, so that no two count as
-    equal: a graph does not record which elements a slice takes.
+    """Converts an op to an object with the attributes of a jax equation that the model reads. It has an effect, so that
+    no two count as equal: a graph does not record which elements a slice takes.
     """
     if op.type in REDUCTIONS:
         name, params = "reduce", {"axes": (1 if _reduces_rows(op, sizes) else 0,)}
@@ -173,7 +173,7 @@ def _equation(op: Op, sizes: Mapping[str, int]) -> Any:
 
 
 def _reduces_rows(op: Op, sizes: Mapping[str, int]) -> bool:
-    """True if each of several rows becomes one number, as far as sizes show."""
+    """True if a reduction turns each of several rows into one number, as far as sizes show."""
     if op.layer is None or not op.inputs:
         return False
     several = op.layer.batch * op.layer.input_x * op.layer.input_y > 1

@@ -1,20 +1,19 @@
-"""Memory model: values of the forward pass, and kernels of both passes.
+"""Memory model: values of the forward pass, kernels of the backward pass, and the bytes and seconds of both.
 
-- `Nodes`: seconds of single nodes, whether they write (`fusion`), and their workspace in addition to operands and
-  results.
-- `Forward`: the values of the forward pass, the values that each is computed from, and the cost of keeping each or not.
-- `Backward`: the kernels of the backward pass, the values of the forward pass that each reads, and the bytes of the
-  backward pass itself.
-- `passed_cotangents`: gradients that the backward pass passes from segment to segment.
+- `Nodes`: run times of single ops, whether their results are written to memory (`fusion`), and their workspace.
+- `Forward`: the values of the forward pass, the values that each is computed from, and the cost of keeping each.
+- `Backward`: the kernels of the backward pass, the forward values that each reads, and the bytes that the backward pass
+  itself needs.
+- `passed_cotangents`: gradients that are written where the backward pass goes from one segment to another.
 
-| rule | bytes |
+| topic | rule of the model |
 |---|---|
-| libraries (`Nodes.workspace`) | copies of padded pictures and of operands in another order; cuBLAS's own buffer |
+| libraries (`Nodes.workspace`) | padded images, transposed copies of operands, and cuBLAS's own buffer take bytes |
 | order (`Nodes.rewritten`) | a recomputed value is written in the order of dimensions that all products need |
 | in place (`Backward`) | a kernel without sums overwrites an operand of equal size that nothing reads any more |
 | results (`Backward`) | gradients, and the initial values of their loops and updates, use the memory of the results |
 | scattered | arrays of one number that scatters update are stored in the memory of the results |
-| free (`Forward.free`) | each reader recomputes values that follow from arguments without kernels and random numbers |
+| free (`Forward.free`) | readers recompute values that need no kernels and no random numbers, only arguments |
 | softmax (`Forward.named`) | a value that only a softmax reads cannot be kept |
 | barrier (`passed_cotangents`) | gradients of the results of a recomputed segment are written before its barrier |
 
@@ -45,13 +44,13 @@ from graphrl.xla.checkpoint.fusion import fusion_of, materialized_values, share_
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT
 
 CONVOLUTION = "conv_general_dilated"
-RANDOM = ("random", "rng", "threefry")  # expensive to compute, although no kernels
-SUM = "add_any"  # of the gradients of one value
-Readers = Mapping[Value, Sequence[int]]  # nodes of the backward pass that read a value
+RANDOM = ("random", "rng", "threefry")  # start of op types that are expensive to compute, although no kernels
+SUM = "add_any"  # the op that sums the gradients of one value
+Readers = Mapping[Value, Sequence[int]]  # value -> nodes of the backward pass that read it
 
 
 class Nodes:
-    """The nodes of a derivative, by number, with their costs.
+    """Run times, workspace and layouts of the nodes (ops) of a derivative.
 
     Attributes:
       derivative: the derivative.
@@ -59,8 +58,8 @@ class Nodes:
       orders: for each value that products read and no kernel computes, the orders of dimensions in which products of
         its own pass need it.
       rewritten: values of the forward pass that no kernel computes, and that all products of the backward pass need in
-        one other order. Recomputed copies of them are written in that order. Softmaxes, and other values that follow
-        from reductions of rows without a kernel, are excluded: XLA's kernel for these works row by row.
+        the same other order. Recomputed copies of them are written in that order. Softmaxes, and other values that are
+        computed from row reductions without a kernel, are excluded: XLA's kernel for these works row by row.
     """
 
     def __init__(self, derivative: Derivative, chip: Chip) -> None:
@@ -80,7 +79,7 @@ class Nodes:
         return not isinstance(value, Result) or self.fusion.written[value]
 
     def is_materialized(self, value: Value) -> bool:
-        """True if a value takes bytes in memory (see `materialized_values`), or if no node computes it."""
+        """True if a value occupies memory (see `materialized_values`), or if no node computes it."""
         return not isinstance(value, Result) or self._materialized[value]
 
     def writes(self, i: int) -> bool:
@@ -88,20 +87,20 @@ class Nodes:
         return any(self.is_written(value) for value in self.results(i))
 
     def results(self, i: int) -> list[Result]:
-        """Results of a node."""
+        """Returns the results of a node."""
         return [Result(i, k) for k in range(len(self.derivative.node(i).output_bytes))]
 
     def seconds(self, i: int) -> float:
-        """Seconds of a node, with operands read from memory and results written to memory."""
+        """Returns the run time of a node, with operands read from memory and results written to it, in seconds."""
         value = Result(i, 0)
         return self.moving(self.fusion.moved[value]) if self.is_fused(value) else self.derivative.node(i).runtime
 
     def moving(self, moved: float) -> float:
-        """Seconds to read and write the given number of bytes."""
+        """Returns the seconds to read and write `moved` bytes in total."""
         return runtime(0, moved, self._chip)
 
     def workspace(self, value: Value) -> int:
-        """Bytes that the node of a value needs in addition to operands and results; see also `copies`."""
+        """Returns the bytes that the node of a value needs in addition to operands and results; see also `copies`."""
         if not isinstance(value, Result) or self.is_fused(value):
             return 0
         node = self.derivative.node(value.node)
@@ -111,15 +110,15 @@ class Nodes:
         return node.workspace_bytes + library + padded + sum(map(self.derivative.bytes, copies))
 
     def copies(self, i: int) -> Mapping[Value, int]:
-        """For each operand of a node in `rewritten`: bytes of the copy that the node needs if it is not rewritten."""
+        """Maps a node's operands in `rewritten` to the bytes of the transposed copy that it needs if not recomputed."""
         return {value: self.derivative.bytes(value) for value in self._copied(i) & self.rewritten}
 
     def _copied(self, i: int) -> set[Value]:
-        """Operands that a product needs in another order than the one they are written in."""
+        """Returns the operands that a product needs in another order than the one they are written in."""
         return {read for read, order in self.derivative.orders.get(i, ()) if order and not self._writes_in(i, read)}
 
     def _orders(self, in_own_pass: bool) -> Mapping[Value, set[Order]]:
-        """For each value that no kernel computes, the orders in which products of its own or the other pass need it."""
+        """Maps values that no kernel computes to the orders needed by products of the value's own or the other pass."""
         orders = defaultdict[Value, set[Order]](set)
         for i, reads in self.derivative.orders.items():
             for value, order in reads:
@@ -128,7 +127,7 @@ class Nodes:
         return orders
 
     def _of_rows(self) -> set[Value]:
-        """Results of reductions of rows, and all values that follow from them without a kernel."""
+        """Returns the results of row reductions, and all values that are computed from them without a kernel."""
         values: set[Value] = set()
         for i, node in enumerate(self.derivative.nodes):
             if node is None or not is_fused(node.equation):
@@ -146,18 +145,18 @@ class Nodes:
 
 
 class Forward:
-    """The values of a derivative's forward pass, by number.
+    """The values of a derivative's forward pass, numbered from 0 in execution order.
 
     Args:
       nodes: the nodes of the derivative.
-      carried: arguments that a loop carries, which it must keep for its backward pass: the first values.
+      carried: arguments that a loop carries, which it must keep for its backward pass: they are the first values.
 
     Attributes:
       values: the values, in order.
-      number: the number of each value.
+      number: value -> its number.
       reads: for each value, the numbers of the values that it is computed from.
-      materialized: for each value, whether it takes bytes in memory.
-      needed: `[values]` bool, whether results need the value.
+      materialized: for each value, whether it occupies memory.
+      needed: `[values]` bool, whether the results depend on the value.
     """
 
     def __init__(self, nodes: Nodes, carried: Iterable[int]) -> None:
@@ -172,7 +171,7 @@ class Forward:
         self.needed = self._needed()
 
     def sources(self) -> list[set[int]]:
-        """For each value, the numbers of the values in memory that it is, or is computed from on the fly."""
+        """Returns for each value itself if it is materialized, else the materialized values it is computed from."""
         sources: list[set[int]] = []
         for v, reads in enumerate(self.reads):
             sources.append({v} if self.materialized[v] else set[int]().union(*(sources[read] for read in reads)))
@@ -188,7 +187,7 @@ class Forward:
         return np.array([v.node if isinstance(v, Result) else len(self._derivative.nodes) for v in self.values], int)
 
     def free(self) -> np.ndarray:
-        """`[values]` bool: whether each value follows from arguments without kernels and random numbers."""
+        """`[values]` bool: whether each value is computed from arguments without kernels and random numbers."""
         free: list[bool] = []
         for value, reads in zip(self.values, self.reads, strict=True):
             is_light = isinstance(value, Result) and _is_light(self._derivative.node(value.node))
@@ -213,9 +212,7 @@ class Forward:
         return np.array([isinstance(v, Result) and not self._nodes.is_fused(v) for v in self.values], bool)
 
     def last_read(self) -> np.ndarray:
-        """`[values]` int64: the last value of the forward pass whose kernel reads each value; the last of all for
-        results.
-        """
+        """`[values]` int64: the last forward value whose kernel reads each value; for results, the last of all."""
         last = np.arange(len(self.values))
         for number in range(len(self.values) - 1, -1, -1):
             if self.values[number] in self._derivative.results:
@@ -226,7 +223,7 @@ class Forward:
         return last.astype(np.int64)
 
     def seconds(self) -> np.ndarray:
-        """`[values]` seconds to compute each value from memory; 0 for arguments, and where its readers have them."""
+        """`[values]` seconds to compute each value from memory; 0 for arguments and for values computed on the fly."""
         nodes = self._nodes
         return np.array(
             [nodes.seconds(v.node) if isinstance(v, Result) and nodes.is_written(v) else 0.0 for v in self.values]
@@ -250,7 +247,7 @@ class Forward:
         return savings * (total / max(savings.sum(), 1e-30))
 
     def keep_seconds(self, in_loop: bool) -> np.ndarray:
-        """`[values]` seconds of keeping each value: see `Level`."""
+        """`[values]` seconds to keep each value: `Level.keep_seconds`, or `Level.write_seconds` if not `in_loop`."""
         return np.array([self._keep_seconds(value, in_loop) for value in self.values])
 
     def _keep_seconds(self, value: Value, in_loop: bool) -> float:
@@ -261,7 +258,7 @@ class Forward:
         return written + (copy * nodes.fusion.copies[value] if in_loop else 0.0)
 
     def _inner(self, value: Value) -> list[int]:
-        """Numbers of the values that a value is computed from."""
+        """Returns the numbers of the forward values that a value is computed from."""
         if not isinstance(value, Result):
             return []
         return sorted({self.number[read] for read in self._derivative.reads(value.node) if read in self.number})
@@ -290,15 +287,15 @@ def _is_light(node: Node) -> bool:
 
 
 class Backward:
-    """Nodes of a derivative's backward pass that write to memory or read values of the forward pass.
+    """The kernels of a derivative's backward pass: nodes that write to memory or read values of the forward pass.
 
     A node that does not write is computed by later ones. But jax needs its operands at the node's own equation, so
-    operands from earlier segments are kept. A node writes by `fusion_of` (then it takes seconds) or by
-    `materialized_values` (then its results take bytes). A node with neither is computed by its readers.
+    operands from earlier segments are kept. A node may write by `fusion_of`, then it takes time, or by
+    `materialized_values`, then its results occupy memory. A node with neither is computed by its readers.
 
     Attributes:
-      kernels: the numbers of these nodes, in order.
-      reads: for each kernel, the values of the forward pass that it reads, by number.
+      kernels: indices of these nodes, in order.
+      reads: for each kernel, the numbers of the forward values that it reads.
     """
 
     def __init__(self, nodes: Nodes, forward: Forward) -> None:
@@ -318,23 +315,23 @@ class Backward:
         }
 
     def place(self) -> np.ndarray:
-        """`[kernels]` int64: the equation that each kernel is the derivative of."""
+        """`[kernels]` int64: index of the equation that each kernel is the derivative of."""
         return np.array([self._derivative.place[i] for i in self.kernels], np.int64)
 
     def copies(self) -> list[list[float]]:
-        """For each kernel, bytes of its copy of each value that it reads, if that value is not computed again."""
+        """Returns `Level.kernel_copies` for each kernel: for each value in `reads`, the bytes of a transposed copy."""
         copies = map(self._nodes.copies, self.kernels)
         pairs = zip(copies, self.reads, strict=True)
         return [[float(bytes_of.get(self._values[v], 0)) for v in reads] for bytes_of, reads in pairs]
 
     def seconds(self, inner: Collection[int]) -> np.ndarray:
-        """`[kernels]` seconds of each kernel; 0 for the loops, `inner`."""
+        """`[kernels]` run time of each kernel in seconds; 0 for the loops, `inner`."""
         nodes = self._nodes
         seconds = [(q not in inner and nodes.writes(i)) * nodes.seconds(i) for q, i in enumerate(self.kernels)]
         return np.array(seconds, float)
 
     def bytes(self, inner: Collection[int]) -> np.ndarray:
-        """`[kernels]` bytes at each kernel: results of the backward pass that are still needed, and workspace.
+        """`[kernels]` bytes in use at each kernel: results of the backward pass that are still needed, and workspace.
 
         Values in the memory of the results are not counted, nor is the workspace of the loops, `inner`.
         """
@@ -353,7 +350,7 @@ class Backward:
         return np.cumsum(changes)[:-1] + workspace
 
     def _find(self, number: Mapping[Value, int]) -> None:
-        """Sets the kernels and the values that they read, also through nodes that do not write."""
+        """Finds the kernels and the values that they read, directly or through nodes that do not write."""
         reads_of: dict[int, tuple[set[int], set[Result]]] = {}
         for i in self._derivative.backward_nodes():
             values: set[int] = set()
@@ -375,7 +372,7 @@ class Backward:
                 self._needs.append(before)
 
     def _in_results(self, last: Mapping[Result, int]) -> set[Result]:
-        """Values in the memory of the results: gradients, and the initial values of their loops and updates."""
+        """Returns values in the memory of the results: gradients, and the initial values of their loops and updates."""
         values = {value for value in self._derivative.gradients if isinstance(value, Result)}
         for q in reversed(range(len(self.kernels))):
             results = values.intersection(self._nodes.results(self.kernels[q]))
@@ -383,10 +380,10 @@ class Backward:
         return values
 
     def _initial_value(self, q: int, value: Result, last: Mapping[Result, int]) -> Result | None:
-        """The initial carry of a scan's result, or the operand that a result updates; None if it is read later.
+        """Returns the initial carry of a scan's result, or the operand that a result updates; None if it is read later.
 
-        Both are stored in the same memory. A value that is carried in several places shares the memory of the first,
-        and is copied for the others.
+        Initial value and result share memory. A value that is the initial value of several carries shares the memory of
+        the first, and is copied for the others.
         """
         node = self._derivative.node(self.kernels[q])
         at = _first_operand(node, value.output)
@@ -414,7 +411,7 @@ class Backward:
 
 
 def _first_operand(node: Node, output: int) -> int | None:
-    """Index of the operand that a result starts from: a scan's carry in its place, or the array that is updated."""
+    """Returns the index of the operand that a result starts from: a scan's initial carry, or the array it updates."""
     if not node.operands:  # a graph lists the operands of scatters only
         return None
     if is_update(node.equation):
@@ -426,13 +423,13 @@ def _first_operand(node: Node, output: int) -> int | None:
 
 
 class Cotangent(NamedTuple):
-    """A gradient that is written to memory only where it is passed on to a segment that is computed again.
+    """A gradient that is written to memory only if a segment that is computed again waits for it.
 
     Attributes:
       place: the equation whose derivative computes it.
       seconds: seconds to write it, less those saved by readers that read it instead of the values it is computed from.
       to: for each reader before that equation, the reader's equation and the equation that computed the value whose
-        gradient this is. The gradient is passed on if both are in one segment; else a sum outside of segments reads it.
+        gradient this is. The segment waits if both are in it; else a sum outside of segments reads the gradient.
     """
 
     place: int
@@ -441,7 +438,7 @@ class Cotangent(NamedTuple):
 
 
 def passed_cotangents(nodes: Nodes, copied: Set[int]) -> list[Cotangent]:
-    """All such gradients of a derivative, in order. None is passed on to `copied` equations, which have no segments."""
+    """Finds the `Cotangent`s of a derivative, in order. `copied` equations are in no segment, so none waits there."""
     derivative, cotangents = nodes.derivative, []
     readers = derivative.readers(derivative.backward_nodes())
     for value, reading in readers.items():
@@ -459,7 +456,7 @@ def passed_cotangents(nodes: Nodes, copied: Set[int]) -> list[Cotangent]:
 
 
 def _home(nodes: Nodes, readers: Readers, i: int) -> int | None:
-    """The equation that computed the value whose gradient a reader's operand is; None for an argument's gradient."""
+    """Returns the equation that computed the value whose gradient node `i` reads; None for an argument's gradient."""
     while nodes.derivative.node(i).type == SUM:
         others = readers.get(Result(i, 0), ())
         if not others:

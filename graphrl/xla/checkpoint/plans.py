@@ -1,8 +1,8 @@
-"""Plans of traced functions, in memory and on disk.
+"""Plans for traced functions, in memory and on disk.
 
-`find_plan` returns the plan of a program: one that an earlier search with these settings found, or the result of a new
-search. Files are named by a fingerprint of the equations, the settings and the versions. `plan_of` turns a solver's
-choice, which is about arrays, into regions, names and stretches of the program.
+`find_plan` returns the plan for a program: one that an earlier search with these settings found, or the result of a new
+search. Files are named by a fingerprint of the equations, the settings and the versions. `plan_of` converts a solver's
+choice, which is about arrays, to regions of the program, names of values and stretches of loops.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ VERSION = 17  # increases when searches or their model change, so that older pla
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A plan and its cost.
+    """A plan and its report, as stored on disk.
 
     Attributes:
-      fingerprint: fingerprint of the program and of all options of planning.
+      fingerprint: see `fingerprint_of`.
       plan: the plan for the function.
-      report: the report on it.
+      report: memory and time of the plan.
     """
 
     fingerprint: str
@@ -55,17 +55,17 @@ class Planned:
 
 
 def find_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    """The plan for a program: the result of an earlier search with these settings, or else of a new one.
+    """Returns the plan for a program: the result of an earlier search with these settings, or else of a new one.
 
     Args:
       name: name of the function.
       fingerprint: see `fingerprint_of`.
       program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
-      settings: the user's.
+      settings: the user's settings.
 
     Raises:
-      ProblemError: the budget cannot be met (the message states the least that can); or it is of bytes, and a symbolic
+      ProblemError: the budget cannot be met (the message states the least that can); or it is in bytes, and a symbolic
         dimension may be larger than the size that the plan is made for.
     """
     if isinstance(settings.budget, str) and (bounds := program.sizes.missing_bounds()):
@@ -86,7 +86,7 @@ def find_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bo
 
 
 def _load(path: Path, fingerprint: str, program: Program) -> Planned | None:
-    """The plan on disk, with the lines of this program's code; None if there is no plan or it does not fit."""
+    """Reads a plan from disk, with current line numbers; None if there is no plan or it does not fit the program."""
     try:
         planned = read_document(path, Planned, FORMAT, VERSION)
         if planned.fingerprint != fingerprint or not fits(program, planned.plan):
@@ -104,10 +104,10 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
     before = time.monotonic()
     pricing = Pricing(named.gradient)
     prepare(pricing)
-    begin += time.monotonic() - before  # on a new machine that compiles, which does not count as time of a search
+    begin += time.monotonic() - before  # on a new machine that compiles, which does not count as search time
 
     def seconds_of(choice: Choice) -> float:
-        """Seconds of the gradient traced under the plan, so that all ops that jax adds count."""
+        """Estimates the run time in seconds of the gradient traced under the plan, so that all ops of jax count."""
         if is_default(choice) and named.traced is not None:
             return gradient_seconds(named.traced, chip)
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
@@ -136,11 +136,11 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
 
 
 def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool], bool]:
-    """The gradient to plan; the arguments to differentiate by, none if jax cannot; and whether it cannot because a
-    custom rule closes over a traced value.
+    """Builds the gradient to plan; returns it, the arguments to differentiate by (none if jax cannot), and whether jax
+    cannot because a custom rule closes over a traced value.
 
-    Forward passes may have no gradient, such as those with loops without a fixed length. If one is taken nevertheless,
-    jax raises its own error.
+    Some forward passes have no gradient, such as those with loops of unknown length. If a gradient is taken of such a
+    function nevertheless, jax raises its own error.
     """
     try:
         return gradient_of(program, wanted, chip), wanted, False
@@ -161,7 +161,7 @@ def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
 
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
-    """32 hexadecimal digits of a program's equations, of the options, and of the versions of graphrl and jax."""
+    """Hashes a program's equations, the options, and the versions of graphrl and jax to 32 hexadecimal digits."""
     text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
     options = [
         settings.budget,
@@ -187,7 +187,7 @@ def _store(path: Path, planned: Planned) -> None:
 
 
 def plan_of(named: NamedGradient, choice: Choice, pricing: Pricing) -> CheckpointPlan:
-    """The plan of a choice for the function."""
+    """Converts a solver's choice to a plan for the function."""
     pricing(choice)  # decides which values are kept because others are not
     return _plan(named, choice, pricing, 0)
 
@@ -214,7 +214,7 @@ def _plan(named: NamedGradient, choice: Choice, pricing: Pricing, number: int) -
 
 
 def _copied(program: Program, level: Level, carried: range) -> tuple[int, ...]:
-    """Places all of whose values are free, and of views of only arguments and such values."""
+    """Returns the equations that have only free values, and read only uncarried arguments, constants or each other."""
     jaxpr = program.closed.jaxpr
     outside = {*jaxpr.constvars, *(var for number, var in enumerate(jaxpr.invars) if number not in carried)}
     copied: list[int] = []

@@ -1,9 +1,9 @@
-"""Primitives that move values to the host and that make values and gradients wait.
+"""Primitives that copy values to the host, and that make values and gradients wait for others.
 
-**Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing of the
+**Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing in the
 forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs
 the copy, and the value stays on the device until then. Here a later value of the forward pass waits for the copy, by a
-barrier that lasts until XLA has scheduled:
+barrier that XLA removes only after scheduling:
 
     x, copy = send_to_host(x, "x")  # under a policy that saves "x", later readers load it in the backward pass
     y = wait_for(y, [copy])
@@ -25,10 +25,10 @@ from jax.extend import core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-HOST_LINK = "pcie-5"  # of `graphs.roofline`
+HOST_LINK = "pcie-5"  # name in `graphs.roofline.INTERCONNECTS`
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
-Rule = Callable[[Any], Any]  # an equation -> another one with the same results
+Rule = Callable[[Any], Any]  # equation -> equation with the same results
 
 
 class Moved(NamedTuple):
@@ -39,24 +39,24 @@ class Moved(NamedTuple):
 
 
 def send_to_host(value: Any, name: str) -> Moved:
-    """A value for later readers, and its copy on the host, which a policy can save by `name`."""
+    """Starts a copy to the host, which a policy can save by `name`; later readers must use the returned `value`."""
     copy = jax.device_put(value, HOST)
     return Moved(_LOADED.bind(value, name_p.bind(copy, name=name)), jax.lax.stop_gradient(copy))
 
 
 def wait_for(value: Any, copies: Sequence[Any]) -> Any:
-    """A value that is available only once the copies are."""
+    """Returns the value, available only once the copies have arrived."""
     return _AFTER.bind(value, *copies, waits=False) if copies else value
 
 
 def _identity_primitive(name: str, lowered: Callable[..., Any], forward: Rule, recomputed: Rule) -> core.Primitive:
-    """A primitive that returns its first operand.
+    """Creates a primitive that returns its first operand.
 
     Args:
       name: the primitive's name.
-      lowered: operands and parameters -> result.
-      forward: gives the equation that replaces its own in the forward pass of a gradient through `jax.checkpoint`.
-      recomputed: likewise where the backward pass computes it again.
+      lowered: implementation in compiled code: operands and parameters -> result.
+      forward: replaces its equation in the forward pass of a gradient through `jax.checkpoint`.
+      recomputed: replaces its equation where the backward pass computes it again.
     """
 
     def partial(_: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
@@ -83,7 +83,7 @@ def _without_copies(eqn: Any) -> Any:
 
 
 def _from_host(eqn: Any) -> Any:
-    """The equation of the copy back to the device."""
+    """Returns the equation of the copy back to the device."""
     (put,) = jax.make_jaxpr(lambda copy: jax.device_put(copy, DEVICE))(eqn.invars[1].aval).jaxpr.eqns
     return eqn.replace(primitive=put.primitive, params=put.params, invars=eqn.invars[1:])
 
@@ -100,12 +100,12 @@ NAME = "graphrl_barrier"
 
 
 def join_gradients(values: Sequence[Any]) -> list[Any]:
-    """The values; in the backward pass no gradient is available before the gradients of all, except of references."""
+    """Returns the values; in the backward pass, the gradients of all (except references) become available together."""
     return _bound(values, finished=False)
 
 
 def finish_forward(results: Sequence[Any]) -> list[Any]:
-    """The results; the backward pass starts after the scalar results are computed: it would keep larger ones."""
+    """Returns the results; the backward pass waits for scalar ones (it would keep larger ones in memory)."""
     return _bound(results, finished=True)
 
 
@@ -119,7 +119,7 @@ def _bound(values: Sequence[Any], finished: bool) -> list[Any]:
 
 
 def _run(*operands: Any, count: int, finished: bool, barrier: bool) -> list[Any]:
-    """The first `count` operands, which wait for the others."""
+    """Returns the first `count` operands; with `barrier`, they wait for all operands."""
     del finished
     return list(jax.lax.optimization_barrier(operands) if barrier else operands)[:count]
 
@@ -136,7 +136,7 @@ def _cotangents(cotangents: Sequence[Any], *operands: Any, count: int, **_: bool
 
 
 def _bind_nonzero(values: Sequence[Any], others: Sequence[Any], barrier: bool) -> list[Any]:
-    """The values, of which those that are not symbolically zero wait for each other and for the others.
+    """Makes the values that are not symbolic zeros wait for each other and for `others`; returns all values.
 
     A single value waits for nothing: a barrier would only keep compilers from fusing its op into its reader.
     """

@@ -1,4 +1,4 @@
-"""Programs and plans: a function as one flat list of equations, and the decisions about it.
+"""Programs and plans: a function as a flat list of equations, and what its gradient does with their results.
 
 Calls (`jax.jit` within the function) are inlined. Functions with custom derivatives (`custom_jvp`, `custom_vjp`), the
 user's own `jax.checkpoint`, loops and branches remain single equations; the bodies of scans are programs in turn. A
@@ -23,10 +23,10 @@ from jax.extend.core.primitives import name_p, remat_p
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
-Name = tuple[int, int]  # a value: the place of the equation that writes it, and the index among its results
+Name = tuple[int, int]  # identifies a value: place (index) of the equation that writes it, and index among its results
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 DEBUG_INFO = core.DebugInfo("graphrl.checkpoint", "piece of a program", arg_names=None, result_paths=None)
-LABEL = re.compile(r"graphrl(\d+)")  # of a program, in the names of its values
+LABEL = re.compile(r"graphrl(\d+)")  # label of a program, in the names of its values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Region:
     """Consecutive equations that the backward pass computes again as far as it needs them.
 
     Attributes:
-      first, stop: places of the equations, without `stop`.
-      kept: values that stay in memory for the backward pass.
-      moved: values that are kept for it in the memory of the host.
-      ends: for each of these, the place whose results wait for its copy, in this region or a later one; empty in bodies
-        of loops, where a trip ends with its copies.
+      first, stop: index of the first equation, and of the first one after the region.
+      kept: values that stay in device memory for the backward pass.
+      moved: values that are kept for it in host memory.
+      ends: for each of these, the equation whose results wait for its copy, in this region or a later one; empty in
+        loop bodies, where each step waits for its copies at its end.
     """
 
     first: int
@@ -50,14 +50,14 @@ class Region:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPlan:
-    """Decisions about a program.
+    """The regions of a program that its gradient computes again, and the values that it keeps or moves to the host.
 
     Attributes:
-      regions: disjoint regions, in order. For equations outside of them jax keeps the values that it always keeps.
-      copied: places of free equations, which each region computes for itself.
-      bodies: plans for the bodies of scans, by place; others are left as they are.
-      stretch: for a scan's body, steps that run forward once more together before they run backward; 1 without
-        stretches.
+      regions: disjoint regions, in order. For equations outside of them jax keeps its default values.
+      copied: indices of cheap equations that depend on arguments only; each region computes them for itself.
+      bodies: index of a scan -> plan for its body; other scans are left as they are.
+      stretch: for a scan's body, number of steps that run forward once more together before they run backward; 1 if
+        the steps of a scan are not computed again.
       unrolled: whether these steps are unrolled instead of run as a loop.
     """
 
@@ -69,25 +69,25 @@ class CheckpointPlan:
 
     @property
     def orders(self) -> bool:
-        """True if the plan makes gradients wait: if anything is computed again. See `primitives`."""
+        """True if the plan computes anything again; its gradients then wait for each other, see `primitives`."""
         return bool(self.regions or self.bodies)
 
     @property
     def is_plain(self) -> bool:
-        """True if a loop's body with this plan is left as it is."""
+        """True if the plan changes nothing."""
         return not self.regions and not self.bodies and self.stretch == 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A flat jaxpr.
+    """A function, or the body of a scan, as a jaxpr without calls.
 
     Attributes:
-      closed: without calls among its equations; its constants are arrays: see `lift_tracers`.
-      bodies: the bodies of its scans that have steps, by the scans' places among the equations.
+      closed: the jaxpr; its constants are arrays: see `lift_tracers`.
+      bodies: index of a scan among the equations -> its body, for scans with at least one step.
+      label: prefix of the names of its values. It differs from the labels of all programs within it, including those of
+        functions that `graphrl.checkpoint` made, since a policy applies to everything within.
       sizes: the sizes of its symbolic dimensions.
-      label: prefix of the names of its values. It differs from the label of any program within it, also of a function
-        that `graphrl.checkpoint` made, since a policy applies to everything within.
     """
 
     closed: core.ClosedJaxpr
@@ -97,40 +97,40 @@ class Program:
 
     @property
     def equations(self) -> Sequence[Any]:
-        """Equations in the order of the function; a place is an index into these."""
+        """Equations in execution order; a "place" is an index into these."""
         return self.closed.jaxpr.eqns
 
     @functools.cached_property
     def last_use(self) -> dict[Any, int]:
-        """The last place that reads each variable; the number of equations for results."""
+        """Variable -> place of the last equation that reads it; for results, the number of equations."""
         uses = {atom: place for place, eqn in enumerate(self.equations) for atom in variables(eqn.invars)}
         return uses | dict.fromkeys(variables(self.closed.jaxpr.outvars), len(self.equations))
 
     @functools.cached_property
     def readers(self) -> Counter[Any]:
-        """Number of equations that read each variable; being a result counts as one."""
+        """Variable -> number of equations that read it; being a result counts as one."""
         reads = [*(eqn.invars for eqn in self.equations), self.closed.jaxpr.outvars]
         return Counter(atom for atoms in reads for atom in {*variables(atoms)})
 
     @functools.cached_property
     def place_of(self) -> dict[Any, int]:
-        """The place that writes each variable; arguments and constants are absent."""
+        """Variable -> place of the equation that writes it; arguments and constants are absent."""
         return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
 
     def size(self, atom: Any) -> int:
-        """Number of elements of an array."""
+        """Returns the number of elements of an array."""
         return math.prod(map(self.sizes.value, atom.aval.shape))
 
     def trips(self, place: int) -> int:
-        """Number of steps of the scan at a place."""
+        """Returns the number of steps of the scan at a place."""
         return self.sizes.value(self.equations[place].params["length"])
 
     def text_of(self, name: Name) -> str:
-        """Name by which jax's policies refer to a value."""
+        """Returns the name by which jax's policies refer to a value."""
         return f"{self.label}:{name[0]}.{name[1]}"
 
     def name_of(self, text: str) -> Name | None:
-        """The value with this name; None if the name is not of this program."""
+        """Returns the value with this name; None if no value of this program has it."""
         label, _, numbers = text.partition(":")
         if label != self.label:
             return None
@@ -139,13 +139,13 @@ class Program:
 
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
-    """The operands or results of an equation that are not literals."""
+    """Filters the operands or results of an equation: returns those that are not literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def lift_tracers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]:
-    """A jaxpr that takes the tracers which it closes over as arguments, before its own; and these tracers. A gradient
-    may be taken by them.
+    """Converts tracers that a jaxpr closes over to arguments, before its own, since a gradient may be taken by them;
+    returns the new jaxpr and the tracers.
     """
     tracers = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
     if not tracers:
@@ -160,8 +160,8 @@ def lift_tracers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]
 
 
 def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
-    """A traced function as a program. The default label is one that nothing within it has. The default sizes are chosen
-    for its symbolic dimensions.
+    """Converts a traced function to a program. By default, the label is one that nothing within it has, and sizes are
+    chosen for its symbolic dimensions.
 
     Raises:
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
@@ -177,7 +177,7 @@ def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes 
 
 
 def _numbers(jaxpr: Any) -> Iterator[int]:
-    """Numbers of the labels in the names of a jaxpr's values, and of the jaxprs within it."""
+    """Yields the numbers of program labels in the names of values, in a jaxpr and in those within it."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "name" and (label := LABEL.match(eqn.params["name"])):
             yield int(label[1])
@@ -186,18 +186,18 @@ def _numbers(jaxpr: Any) -> Iterator[int]:
 
 
 class Values:
-    """Values of a jaxpr's variables, as far as it has run."""
+    """Values of a jaxpr's variables while its equations are evaluated one after another."""
 
     def __init__(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
         self._values = dict(zip(variables, values, strict=True))
 
     @classmethod
     def of(cls, closed: core.ClosedJaxpr, args: Sequence[Any]) -> "Values":
-        """The values before the first equation."""
+        """Creates the values before the first equation: constants and arguments."""
         return cls((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*closed.consts, *args))
 
     def read(self, atoms: Iterable[Any]) -> list[Any]:
-        """The values of variables and literals."""
+        """Returns the values of variables and literals."""
         return [atom.val if isinstance(atom, core.Literal) else self._values[atom] for atom in atoms]
 
     def has(self, variable: Any) -> bool:
@@ -209,7 +209,7 @@ class Values:
         self._values.update(zip(variables, values, strict=True))
 
     def name(self, variable: Any, name: str) -> None:
-        """Names a variable's value, for policies."""
+        """Names a variable's value, so that the policies of `jax.checkpoint` can refer to it."""
         self._values[variable] = name_p.bind(self._values[variable], name=name)  # also under `jax_remat3`
 
     def run(self, equations: Sequence[Any]) -> None:
@@ -224,8 +224,8 @@ class Piece:
 
     Attributes:
       equations: the equations, in order.
-      reads: variables from elsewhere, its arguments.
-      writes: variables, its results.
+      reads: its arguments: variables that the equations read from elsewhere.
+      writes: its results: variables that the equations write.
     """
 
     equations: Sequence[Any]
@@ -234,8 +234,8 @@ class Piece:
 
     @classmethod
     def of(cls, equations: Sequence[Any], wanted: frozenset[Any] | None = None) -> "Piece":
-        """Equations as a function of the variables that they read from elsewhere. Its results are all variables that
-        they write, or the `wanted` ones of these.
+        """Creates a function of equations; its results are all variables that they write, or the `wanted` ones of
+        these.
         """
         written = dict.fromkeys(var for eqn in equations for var in eqn.outvars if not isinstance(var, core.DropVar))
         read = dict.fromkeys(var for eqn in equations for var in variables(eqn.invars) if var not in written)
@@ -247,7 +247,7 @@ class Piece:
 
 
 def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, prevent_cse: bool = True) -> Any:
-    """The results of a function under `jax.checkpoint`.
+    """Runs a function under `jax.checkpoint`, and returns its results.
 
     Binds jax's primitive instead of calling `jax.checkpoint`. The implementation under `jax_remat3` ignores the names
     that a policy saves (jax 0.10), and delays recomputation by other barriers, so that plans would need more memory.
@@ -272,7 +272,7 @@ def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, preven
 
 
 def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
-    """Runs a jaxpr with its calls replaced by the jaxprs that they call."""
+    """Evaluates a jaxpr with its calls inlined."""
     jaxpr, values, start = closed.jaxpr, Values.of(closed, args), 0
     for place, eqn in enumerate(jaxpr.eqns):
         if _is_call(eqn):
@@ -289,7 +289,7 @@ def _is_loop(eqn: Any, sizes: Sizes) -> bool:
 
 
 def _is_call(eqn: Any) -> bool:
-    """True if an equation only calls a jaxpr, without shardings of its operands or results."""
+    """True if an equation only calls a jaxpr, and specifies no shardings of operands or results."""
     shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
     unspecified = all(type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings)
     return eqn.primitive.name in CALLS and isinstance(eqn.params.get("jaxpr"), core.ClosedJaxpr) and unspecified

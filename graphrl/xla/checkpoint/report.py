@@ -1,6 +1,6 @@
-"""Reports on the decisions of `graphrl.checkpoint`, for people and for machines.
+"""Reports on the plans of `graphrl.checkpoint`, as tables, figures and data.
 
-`CheckpointReport` describes one plan, `CheckpointCurve` plans within several limits: tables, data and pictures.
+`CheckpointReport` describes one plan, `CheckpointCurve` plans within several limits.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures
 
 
 KEPT, RECOMPUTED, MOVED = "kept", "computed again", "moved to the host"
-HEADINGS = {KEPT: "kept", MOVED: "offloaded", RECOMPUTED: "recomputed"}  # in the text, in this order
-LINES = 12  # of each kind, in the text
-HEIGHT = 4.5  # of a picture, in inches
+HEADINGS = {KEPT: "kept", MOVED: "offloaded", RECOMPUTED: "recomputed"}  # headings in the table, in this order
+LINES = 12  # most values of each kind in the table
+HEIGHT = 4.5  # height of a figure in inches
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportedValue:
-    """Fate of a value between the passes.
+    """A value of the forward pass, and how the backward pass gets it.
 
     Attributes:
       what: "kept", "computed again" or "moved to the host".
       value: its type and shape, as jax writes them.
-      bytes: bytes of the value; in loops, of all steps together, or of the steps of a stretch if it is kept only that
-        long.
-      seconds: seconds to compute it again; in loops, for all steps.
-      line: line of the user's code that computes it; "" where jax does not know.
-      place: place of its equation in the function, after the places of the loops around it.
+      bytes: size of the value in bytes; in loops, of all steps together, or of the steps of a stretch if it is kept
+        only that long.
+      seconds: estimated time to compute it again, in seconds; in loops, for all steps.
+      line: line of the user's code that computes it; "" if jax does not know.
+      place: indices of the loops around its equation, from the outermost, and then of the equation itself.
     """
 
     what: str
@@ -48,14 +48,14 @@ class ReportedValue:
 
 @dataclasses.dataclass(frozen=True)
 class ReportedStretch:
-    """A loop that runs in stretches.
+    """A loop that runs in stretches: blocks of steps that run forward once more together before they run backward.
 
     Attributes:
-      trips: the number of its steps.
-      steps: the number of steps of a stretch, which run forward once more together before they run backward.
+      trips: number of steps of the loop.
+      steps: number of steps in a stretch.
       unrolled: whether the steps of a stretch are unrolled instead of run as a loop.
-      line: line of the user's code; "" where jax does not know.
-      place: place of its equation in the function, after the places of the loops around it.
+      line: line of the user's code that has the loop; "" if jax does not know.
+      place: indices of the loops around it, from the outermost, and then of its own equation.
     """
 
     trips: int
@@ -67,13 +67,13 @@ class ReportedStretch:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Predicted figures of a step.
+    """Predicted memory and time of a step (forward and backward pass).
 
     Attributes:
-      kept_bytes: bytes kept in memory for the backward pass.
-      moved_bytes: bytes kept for it in the memory of the host.
+      kept_bytes: bytes kept in device memory for the backward pass.
+      moved_bytes: bytes kept for it in host memory.
       peak_bytes: most bytes in use at one time, without arguments, results and gradients.
-      seconds: seconds by roofline.
+      seconds: run time by roofline, in seconds.
     """
 
     kept_bytes: float
@@ -84,27 +84,27 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointReport:
-    """Values that a function's gradient keeps, and their cost. `str()` of it is a table.
+    """A plan for a function's gradient: values kept, recomputed and moved, memory and time. `str()` of it is a table.
 
     Attributes:
       function: name of the function.
-      chip: name of the chip whose times count.
-      plain: figures of jax's default.
-      planned: figures of the plan.
+      chip: name of the chip for which run times are estimated.
+      plain: memory and time of jax's default.
+      planned: memory and time of the plan.
       argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
-      segments: number of segments that are computed again.
-      values: values with their fates, by kind and size, largest first.
+      segments: number of segments (consecutive equations) that are computed again.
+      values: values that are kept, moved or computed again, sorted by kind and size, largest first.
       stretches: loops that run in stretches.
-      timelines: bytes over the step, without arguments, results and gradients: (plain, planned), each of the forward
-        pass, then of the backward pass.
-      search_seconds: seconds that planning took, whenever it was.
+      timelines: bytes in use at points of the step, without arguments, results and gradients: (plain, planned), each
+        as (forward pass, backward pass).
+      search_seconds: seconds that planning took, now or in an earlier process.
       from_cache: whether the plan was read from disk.
-      above_least: share of its time by which the plan may be above the least within the budget, by CP-SAT's proof and
-        in the search's own measure of time; None without such a proof or where time is limited.
+      above_least: upper bound on the plan's time above the least possible within the budget, as a share of the latter:
+        proven by CP-SAT, in the search's own estimate of time; None without such a proof or where time is limited.
       compiled_bytes: XLA's figure for the plan, which replaces `planned.peak_bytes`; None without `verify`.
-      sizes: sizes of symbolic dimensions, for which the plan was made and all figures are.
-      as_written: whether the function runs as it is written, without a plan, since a custom rule of it closes over a
-        traced value: the rule's gradient exists only in the trace of that value.
+      sizes: sizes of symbolic dimensions for which the plan was made, and to which all figures refer.
+      as_written: whether the function runs without a plan, since a custom rule of it closes over a traced value: the
+        rule's gradient exists only in the trace of that value.
     """
 
     function: str
@@ -126,7 +126,7 @@ class CheckpointReport:
 
     @property
     def slowdown(self) -> float:
-        """Share of the step's time that the plan adds; negative if the plan takes less time."""
+        """Time that the plan adds, as a share of the step's time by jax's default; negative if it takes less time."""
         return self.planned.seconds / self.plain.seconds - 1.0 if self.plain.seconds else 0.0
 
     @property
@@ -136,11 +136,11 @@ class CheckpointReport:
         return self.argument_bytes + self.result_bytes + peak
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures under the names of the attributes, for `json.dump`."""
+        """Converts the report to a dictionary for `json.dump`, with the attributes, `slowdown` and `total_bytes`."""
         return {**dataclasses.asdict(self), "slowdown": self.slowdown, "total_bytes": self.total_bytes}
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
-        """Draws memory over the step, with and without the plan, and saves the picture if a path is given.
+        """Draws memory over the step, with and without the plan, and saves the figure if a path is given.
 
         Args:
           path: its suffix selects the format: .png, .svg or .pdf.
@@ -199,14 +199,14 @@ class CheckpointReport:
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """The plan within a limit: of the least memory for one of time, of the least time for one of bytes.
+    """The plan within one limit: that of least memory for a limit of time, the fastest for a limit of memory.
 
     Attributes:
       limit: the requested limit, a slowdown or a budget.
       slowdown: slowdown of the plan, as in `CheckpointReport`.
       peak_bytes, kept_bytes, moved_bytes: as in `Figures`.
-      kept_values, computed_values: numbers of values that are kept in memory between the passes, and that are computed
-        again, among those that `CheckpointReport.values` lists.
+      kept_values: number of values in `CheckpointReport.values` that are kept in device memory between the passes.
+      computed_values: number of values in it that are computed again.
       compiled_bytes: as in `CheckpointReport`.
     """
 
@@ -221,7 +221,7 @@ class CurvePoint:
 
     @classmethod
     def of(cls, limit: float | str, report: CheckpointReport) -> "CurvePoint":
-        """The point of a report on a plan within the limit."""
+        """Creates the point of a plan within the limit from its report."""
         planned, kinds = report.planned, [value.what for value in report.values]
         sizes = planned.peak_bytes, planned.kept_bytes, planned.moved_bytes
         counts = kinds.count(KEPT), kinds.count(RECOMPUTED)
@@ -230,17 +230,17 @@ class CurvePoint:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointCurve:
-    """Memory against slowdown; `str()` of it is a table.
+    """Plans for one function within several limits, as a curve of memory against slowdown. `str()` of it is a table.
 
     With more time no plan needs more memory. With a smaller budget no plan needs more memory and no plan is faster.
     Memory is XLA's figure if plans were verified, else the prediction (for budgets that are parts, the bytes kept).
 
     Attributes:
       function: name of the function.
-      chip: name of the chip whose times count.
-      plain: figures of jax's default.
+      chip: name of the chip for which run times are estimated.
+      plain: memory and time of jax's default.
       points: points in ascending order of slowdown, or in descending order of budget.
-      sizes: sizes of symbolic dimensions, for which all figures are: see `checkpoint`.
+      sizes: sizes of symbolic dimensions to which all figures refer: see `checkpoint`.
     """
 
     function: str
@@ -251,7 +251,7 @@ class CheckpointCurve:
 
     @classmethod
     def of(cls, limits: Sequence[float], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """A curve over ascending slowdowns, of one report each on a function: the least memory within each slowdown."""
+        """Creates a curve over ascending slowdowns from one report for each: the least memory within each slowdown."""
         best = []
         for number, limit in enumerate(limits):
             within = [*reports[: number + 1], *(other for other in reports if other.slowdown <= limit)]
@@ -260,7 +260,7 @@ class CheckpointCurve:
 
     @classmethod
     def of_budgets(cls, budgets: Sequence[float | str], reports: Sequence[CheckpointReport]) -> "CheckpointCurve":
-        """A curve over descending budgets, of one report each on a function: the fastest plan within each budget, or
+        """Creates a curve over descending budgets from one report for each: the fastest plan within each budget, or
         that of a larger budget if it needs no more memory by XLA's figure.
         """
         best: list[CheckpointReport] = []
@@ -278,15 +278,15 @@ class CheckpointCurve:
         return cls(first.function, first.chip, first.plain, points, first.sizes)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
-        """Draws it, and saves the picture if a path is given; see `CheckpointReport.plot`."""
+        """Draws the curve, and saves the figure if a path is given; see `CheckpointReport.plot`."""
         return _drawn(_curve_figure(self), path)
 
     def share(self, point: CurvePoint) -> float:
-        """A point's peak as a share of the peak of jax's default."""
+        """Returns a point's peak as a share of the peak of jax's default."""
         return point.peak_bytes / max(self.plain.peak_bytes, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures under the names of the attributes, and the share of each point, for `json.dump`."""
+        """Converts the curve to a dictionary for `json.dump`, with the attributes and the `share` of each point."""
         points = [{**dataclasses.asdict(point), "share": self.share(point)} for point in self.points]
         return {**dataclasses.asdict(self), "points": points}
 
@@ -306,20 +306,20 @@ class CheckpointCurve:
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:
-    """Bytes that a plan needs by XLA's figure, else as predicted: kept bytes if the budget `is_part`, else the peak."""
+    """Returns XLA's bytes for a plan, or else the predicted ones: kept bytes if the budget `is_part`, else the peak."""
     if report.compiled_bytes is not None:
         return report.compiled_bytes
     return report.planned.kept_bytes if is_part else report.planned.peak_bytes
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
-    """A line with the sizes that a plan assumes for symbolic dimensions; no line without such dimensions."""
+    """Returns a line with the sizes that a plan assumes for symbolic dimensions; none without such dimensions."""
     text = ", ".join(f"{name} = {size}" for name, size in sizes.items())
     return [f"planned for {text}: all figures are for these sizes of symbolic dimensions"] if sizes else []
 
 
 def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
-    """A figure, saved if a path is given."""
+    """Saves a figure if a path is given; returns it."""
     from graphrl.plan.plot import write_figure
 
     if path is not None:
@@ -328,7 +328,7 @@ def _drawn(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
 
 
 def _memory_figure(report: CheckpointReport) -> "Figure":
-    """Bytes over the forward and the backward pass, without arguments, results and gradients."""
+    """Draws bytes over the forward and the backward pass, without arguments, results and gradients."""
     from graphrl.plan.plot import DPI, WIDTH, Picture, clean
 
     figure = Picture(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
@@ -354,7 +354,7 @@ def _memory_figure(report: CheckpointReport) -> "Figure":
 
 
 def _curve_figure(curve: CheckpointCurve) -> "Figure":
-    """The peak at each slowdown."""
+    """Draws the peak at each slowdown."""
     from graphrl.plan.plot import DPI, WIDTH, Picture, clean
 
     figure = Picture(figsize=(WIDTH * 0.6, HEIGHT), dpi=DPI, layout="constrained")

@@ -1,4 +1,4 @@
-"""The rewrite: a program as a function that follows a plan.
+"""The rewrite: runs a program such that its gradient follows a plan.
 
 Regions run under `jax.checkpoint`, with names for kept values, and barriers between them: jax's own primitives, which
 every backend, sharding and later transformation supports. `scan_in_stretches` runs a loop as a scan of scans, each of
@@ -35,20 +35,20 @@ from graphrl.xla.checkpoint.sizes import holds
 
 Arrays = list[Any]
 Step = Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]  # carry, slices -> carry, results
-Copies = dict[int, list[Any]]  # on the host, by the place that waits for them
+Copies = dict[int, list[Any]]  # equation -> copies on the host for which its results wait
 HOST = "pinned_host"  # the memory for values that loops move
-MANY = 4  # ratio of elements
+MANY = 4  # see `is_from_sums`
 
 
 def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_loop: bool = False) -> list[Any]:
-    """The results of a program; its derivative keeps values according to the plan.
+    """Runs a program and returns its results; its derivative keeps values according to the plan.
 
     Args:
-      program: the program whose arguments are `args`.
+      program: the program to run.
       plan: the plan to follow.
-      args: arrays or tracers.
-      in_loop: whether it is the body of a loop. No compiler merges recomputation in the backward loop with the values
-        that the forward loop has computed.
+      args: the program's arguments, arrays or tracers.
+      in_loop: whether the program is the body of a loop. Then there is no risk that a compiler merges recomputation, in
+        the backward loop, with the first computation in the forward loop.
     """
     values, copies = Values.of(program.closed, args), Copies()
     _run(program, plan, values, plan.copied)
@@ -63,7 +63,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
-    """True if all places of a plan exist in a program."""
+    """True if all equations and results that a plan refers to exist in a program."""
     equations = program.equations
     stops = [0, *(region.stop for region in plan.regions)]
     names = [name for region in plan.regions for name in (*region.kept, *region.moved)]
@@ -78,7 +78,7 @@ def fits(program: Program, plan: CheckpointPlan) -> bool:
 
 
 def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[Any]) -> list[Any]:
-    """A scan whose body follows a plan."""
+    """Runs a scan whose body follows a plan; returns its results."""
     params = eqn.params
     consts, carried = scan_operands(params)
 
@@ -95,12 +95,11 @@ def scan_of(eqn: Any, body: Program, plan: CheckpointPlan, operands: Sequence[An
 def scan_in_stretches(
     step: Step, first: Arrays, xs: Arrays, stretch: int, *, unrolled: bool, length: int, reverse: bool, unroll: int
 ) -> tuple[Arrays, Arrays]:
-    """`jax.lax.scan` whose steps are computed again some at a time.
+    """Runs `jax.lax.scan` such that the backward pass computes blocks of `stretch` steps again, one block at a time.
 
     Args:
       step, first, xs, length, reverse, unroll: as in `lax.scan`.
-      stretch: steps that are computed again together, of which the last ones to run may be fewer; 1 for no
-        recomputation.
+      stretch: number of steps in a block; the last block to run may be shorter. 1 for no recomputation.
       unrolled: whether the steps of a stretch are unrolled instead of run as a loop.
     """
 
@@ -115,7 +114,7 @@ def scan_in_stretches(
     left = length % stretch
     if not left:
         return _stretches(run, first, xs, length // stretch, stretch, reverse)
-    begin, end = (left, length) if reverse else (0, length - left)  # of the steps that run first
+    begin, end = (left, length) if reverse else (0, length - left)  # range of the steps that run first
     carry, ys = _stretches(run, first, _cut(xs, begin, end), length // stretch, stretch, reverse)
     rest = _cut(xs, 0, left) if reverse else _cut(xs, end, length)
     carry, last = _stretches(run, carry, rest, 1, left, reverse)
@@ -123,7 +122,7 @@ def scan_in_stretches(
 
 
 def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """A function that gives the result of a program's equation for its operands; None for most equations."""
+    """Returns a function, operands -> result, to run an equation with a custom derivative; None for most equations."""
     if is_product(eqn):
         return product_of(program, eqn)
     if not is_of_variables(eqn):
@@ -138,7 +137,7 @@ def rule_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
 
 
 def product_of(program: Program, eqn: Any) -> Callable[..., Any] | None:
-    """A function that gives the result of a product for its operands; None if `is_from_sums`."""
+    """Returns a function, operands -> result, that runs a product with a custom derivative; None if `is_from_sums`."""
     left, right = map(program.size, eqn.invars)
     return None if is_from_sums(program, eqn) else functools.partial(product, eqn, 0 if left < right else 1)
 
@@ -169,12 +168,12 @@ def is_from_sums(program: Program, product: Any) -> bool:
 
 
 def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
-    """The result of an equation that is linear in each of two operands.
+    """Runs a matrix product or convolution whose gradient by the smaller operand is computed first.
 
     Args:
-      equation: equation of a product or a convolution, of two different variables.
+      equation: the equation, linear in each of two different variables.
       smaller: index of the smaller operand, 0 or 1.
-      left, right: its operands.
+      left, right: its operands' values.
     """
     multiply = Piece.of([equation])
 
@@ -182,7 +181,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
         return multiply(*operands)[0]
 
     def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        """The term with the larger operand's tangent, when transposed, waits for the other term."""
+        """Returns result and tangent; transposed, the term with the larger operand's tangent waits for the other."""
         order = [k for k in (1 - smaller, smaller) if type(tangents[k]) is not SymbolicZero]
         terms: list[Any] = []
         for k in order:
@@ -198,7 +197,7 @@ def product(equation: Any, smaller: int, left: Any, right: Any) -> Any:
 
 
 def gathered(equation: Any, operand: Any, indices: Any) -> Any:
-    """The result of a gather; the operand's gradient is scattered into zeros that wait for the result's gradient."""
+    """Runs a gather; the operand's gradient is scattered into zeros that wait for the result's gradient."""
     run = Piece.of([equation])
     params = {**equation.params, "fill_value": 0}  # tangents outside of the array are zero
 
@@ -214,12 +213,12 @@ def gathered(equation: Any, operand: Any, indices: Any) -> Any:
 
 
 def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: Any) -> Any:
-    """The result of a scatter into an array filled with one number, which is written once the updates are computed.
+    """Runs a scatter into an array filled with one number; the array is written only once the updates are computed.
 
     Args:
-      number: the array's value.
-      equation: equation of the scatter.
-      operand, indices, updates: its operands.
+      number: the number.
+      equation: the scatter's equation.
+      operand, indices, updates: its operands' values.
     """
     if _is_whole(updates):
         operand = _filled(number, jax.typeof(operand), updates)
@@ -229,7 +228,7 @@ def scattered(number: Any, equation: Any, operand: Any, indices: Any, updates: A
 def _stretches(
     run: Callable[..., tuple[Arrays, Arrays]], first: Arrays, xs: Arrays, count: int, stretch: int, reverse: bool
 ) -> tuple[Arrays, Arrays]:
-    """`count` stretches, all of length `stretch`."""
+    """Runs `count` blocks of `stretch` steps, each under `jax.checkpoint`."""
     run = functools.partial(run, length=stretch)
     if count == 1:  # not in a separate loop: compilers must not merge recomputation with the first computation
         return checkpointed(run, first, xs)
@@ -240,7 +239,7 @@ def _stretches(
 
 
 def _steps(step: Step, carry: Arrays, xs: Arrays, order: Sequence[int]) -> tuple[Arrays, Arrays]:
-    """Unrolled steps, whose results are stacked."""
+    """Runs unrolled steps in the given order, and stacks their results."""
     ys = {}
     for k in order:
         carry, ys[k] = step(carry, [jax.lax.index_in_dim(x, k, keepdims=False) for x in xs])
@@ -256,7 +255,7 @@ def _not_copied(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
-    """Runs equations outside of all regions. If the plan has orders, they also receive their gradients together."""
+    """Runs equations outside of all regions. If the plan recomputes anything, their gradients are joined too."""
     not_copied = _not_copied(plan, places)
     with _joined_gradients(program, values, [program.equations[place] for place in not_copied] if plan.orders else []):
         _run(program, plan, values, not_copied)
@@ -264,7 +263,7 @@ def _run_between(program: Program, plan: CheckpointPlan, values: Values, places:
 
 @contextlib.contextmanager
 def _joined_gradients(program: Program, values: Values, equations: Sequence[Any]) -> Iterator[None]:
-    """Makes the values that equations read receive their gradients together, for equations that run within."""
+    """Within this context, the values that `equations` read receive their gradients together."""
     read = Piece.of(equations).reads
     before = values.read(read)
     values.write(read, _with_joined_gradients(program, values, read))
@@ -273,9 +272,9 @@ def _joined_gradients(program: Program, values: Values, equations: Sequence[Any]
 
 
 def _with_joined_gradients(program: Program, values: Values, read: Sequence[Any]) -> list[Any]:
-    """The values that are read, such that their gradients are complete together if others wait for some of them.
+    """Returns the values of the variables `read`, which receive their gradients together unless all are arguments.
 
-    If all are arguments, the gradients are results, which compilers should write directly to the memory of the results.
+    Gradients of arguments are results, which compilers should write directly to the memory of the results.
     """
     operands = values.read(read)
     return join_gradients(operands) if any(var in program.place_of for var in read) else operands
@@ -319,7 +318,7 @@ def _run_region(
 
 
 def _copies(program: Program, plan: CheckpointPlan, readers: Iterable[int]) -> set[int]:
-    """The copied equations that some others need, directly or through each other."""
+    """Returns the copied equations that `readers` need, directly or through each other."""
     needed: set[int] = set()
     waiting = list(readers)
     while waiting:
@@ -340,8 +339,8 @@ def _run(
     ends: Mapping[Name, int] = {},
     copies: Copies | None = None,
 ) -> None:
-    """Runs equations in order: scans as planned, with names on results in `names`, and copies to the host of results in
-    `ends`.
+    """Runs equations in order: scans follow their plans, results in `names` get these names, and results in `ends` are
+    copied to the host.
     """
     waiting: list[Any] = []
     copies = Copies() if copies is None else copies
@@ -363,7 +362,7 @@ def _run(
 
 
 def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """A function that gives an equation's results for its operands; None if the equation itself is run."""
+    """Returns a function, operands -> results, to run instead of an equation; None if the equation itself is run."""
     eqn = program.equations[place]
     if place in plan.bodies:
         return functools.partial(scan_of, eqn, program.bodies[place], plan.bodies[place])
@@ -374,7 +373,7 @@ def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Calla
 def _mark(
     values: Values, var: Any, name: Name, names: Mapping[Name, str], ends: Mapping[Name, int], copies: Copies
 ) -> None:
-    """Names a value, or starts its copy to the host; and makes it wait for the copies that end at its place."""
+    """Names a value or starts its copy to the host, and makes it wait for the copies that end at its equation."""
     if name in ends:
         (value,) = values.read([var])
         value, copy = send_to_host(value, names[name])
@@ -388,10 +387,10 @@ def _mark(
 
 
 def _filled(number: Any, aval: Any, value: Any) -> Any:
-    """An array filled with a number, which waits for `value`, of floating-point numbers.
+    """Returns an array filled with a number, which is computed only after `value`, of floating-point numbers.
 
-    It waits by a `where` that XLA cannot simplify, since XLA drops values that only pass a barrier together with needed
-    ones. If `value` is distributed over devices, the wait is a small message between them.
+    The dependency is a `where` that XLA cannot simplify, since XLA drops values that only pass a barrier together with
+    needed ones. If `value` is distributed over devices, this sends a small message between them.
     """
     if not holds(operator.ge, jax.typeof(value).size, 1):  # there may be nothing to wait for
         return jax.lax.full(aval.shape, number, aval.dtype)
@@ -401,7 +400,7 @@ def _filled(number: Any, aval: Any, value: Any) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    """True if a value has floating-point numbers and its type has no mesh of devices."""
+    """True if a value has floating-point numbers and is not sharded over a mesh of devices by its type."""
     aval = jax.typeof(value)
     return jax.numpy.issubdtype(aval.dtype, jax.numpy.floating) and aval.sharding.mesh.empty
 
@@ -435,7 +434,7 @@ def _batched(values: Any, dims: Any, **params: Any) -> Any:
     return gather(values, dims, **params)
 
 
-_GATHER = core.Primitive("graphrl_gather")  # of tangents
+_GATHER = core.Primitive("graphrl_gather")  # gathers tangents
 _GATHER.def_impl(_gather)
 _GATHER.def_abstract_eval(lambda *avals, **params: jax.lax.gather_p.abstract_eval(*avals, **params)[0])
 mlir.register_lowering(_GATHER, mlir.lower_fun(_gather, multiple_results=False))

@@ -1,8 +1,8 @@
-"""Search for the choice within a user's limit, checked by what XLA compiles.
+"""Search for the best choice within a user's limit, optionally verified by compiling with XLA.
 
-`search` runs a solver on a gradient and returns its best choice within the limit, by the solver's prices or, for limits
-of time, as measured on the traced gradient. Its report puts the choice into the user's terms: which values are kept,
-computed again and moved, the lines of code that they come from, and which loops run in stretches.
+`search` runs a solver on a gradient and returns its best choice within the limit, by the solver's estimates or, for
+limits of time, by the model of `seconds.py` on the gradient traced under the plan. Its report states which values are
+kept, computed again and moved, the lines of code that they come from, and which loops run in stretches.
 
 A model predicts the memory of a plan. With `verify`, XLA compiles the gradient under the plan and reports the memory
 that it needs (`compiled_bytes`). If a limit of bytes is exceeded, or is not used, the search repeats with a limit that
@@ -35,24 +35,24 @@ from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, defaul
 from graphrl.xla.checkpoint.solvers.goal import SAME, Goal, Solution, search_timed
 from graphrl.xla.checkpoint.solvers.level import KEPT, RECOMPUTED, Gradient
 
-MOST = 10_000  # values
-POINTS = 400  # of a timeline
-CLEARLY = 0.98  # part of a peak: predictions are not exact to the byte
-LEAST = 0.3  # part of the seconds that is left for the search, however long the work before it took
-AFTER = 0.06  # part of the seconds that the report takes
-LAST = 0.1  # part of the seconds by which a search's last measurement may take longer than those before it
-LATE = 0.35  # part of the seconds that a search may take longer while no choice is within the limit
-TRIES = 4  # plans that are compiled for one limit of bytes, in addition to a regular one
-UNUSED = 0.05  # part of a limit that may be left
-BINDING = 0.75  # part of a limit: a plan of less than that is faster than all that need more
-MARGIN = 0.01  # part of a limit by which the next search stays below it, after correction for the last one's error
-MAYBE = 1.25  # of XLA's bytes for a plan: another plan that is predicted to need more is not compiled
+MOST = 10_000  # most values in a report
+POINTS = 400  # most points of a timeline
+CLEARLY = 0.98  # "clearly less": below this share of a peak, since predictions are not exact to the byte
+LEAST = 0.3  # least share of the seconds for the search, however long the work before it took
+AFTER = 0.06  # share of the seconds that the report takes
+LAST = 0.1  # share of the seconds by which a search's last measurement may take longer than those before it
+LATE = 0.35  # share of the seconds that a search may take longer while no choice is within the limit
+TRIES = 4  # most plans that are compiled for one limit of bytes, in addition to a regular one
+UNUSED = 0.05  # share of a limit that may be left unused
+BINDING = 0.75  # share of a limit: a plan that needs less was not limited by it, so a higher limit gains nothing
+MARGIN = 0.01  # share of a limit by which the next search stays below it, after correction for the last one's error
+MAYBE = 1.25  # multiple of XLA's bytes for a plan: another plan that is predicted to need more is not compiled
 LEAST_LIMIT = 1.02  # limit of the next search, as a multiple of the least bytes that a search found
 T = TypeVar("T")
 
 
 class Result(NamedTuple):
-    """A choice and its report."""
+    """A choice that a search found, and the report on it."""
 
     choice: Choice
     report: CheckpointReport
@@ -70,20 +70,21 @@ def search(
     seconds_of: Callable[[Choice], float] | None = None,
     goal: Goal | None = None,
 ) -> Result:
-    """The best choice that a solver finds within the limit.
+    """Searches for the best choice within the limit.
 
     Args:
-      name: name of the function that the gradient is of.
+      name: name of the differentiated function.
       reportable: the gradient.
       pricing: pricing of the gradient.
       settings: the user's settings.
       begin: start of the work on the gradient, by `time.monotonic`: the time since then counts in the seconds.
-      seconds_of: seconds of the gradient under a choice, more exact than the pricing's. If given, it counts for limits
-        of time and in the report; shares of a step, the pricing's too, then refer to its untouched gradient.
-      goal: instead of that of the settings.
+      seconds_of: estimates the run time of the gradient under a choice in seconds, more exactly than the pricing. If
+        given, limits of time and the report use it, and slowdowns (the pricing's too) are relative to its value for
+        jax's default.
+      goal: the limit to meet; by default that of the settings.
 
     Raises:
-      UnmetError: the limit cannot be met; one line states the least bytes that can.
+      UnmetError: the limit cannot be met; one line states the least bytes for which a plan was found.
     """
     goal = goal or settings.goal(pricing)
     timed = cached(seconds_of) if seconds_of else functools.partial(_priced_seconds, pricing, goal)
@@ -112,7 +113,7 @@ def search(
 
 
 def unplanned(name: str, reportable: ReportableGradient, pricing: Pricing, settings: Settings, begin: float) -> Result:
-    """The gradient without a plan, reported as by a search. A search must have set `pricing.step_seconds` before."""
+    """Reports on the gradient without a plan, as `search` does, which must have set `pricing.step_seconds` before."""
     choice, step = default_choice(reportable.gradient), pricing.step_seconds
     solution = Solution(choice, pricing(choice), 0.0, 1)
     return Result(choice, _report(name, reportable, solution, pricing, (step, step), settings, begin))
@@ -140,11 +141,11 @@ def _solve(
     seed: int,
     seconds: float,
 ) -> Solution:
-    """A search's choice within the limit, as `measured` or else as priced.
+    """Runs a search, and a second one with moves to the host if the goal allows them; returns the better solution.
 
-    If values may be moved, the best choice without moves is searched for first, in half of the seconds. For a limit of
-    time, the choice with moves must need clearly less memory than that one. For limits of bytes, it must have the lower
-    rank. It is also taken if it exceeds the limit by less and is not measured.
+    The search without moves is first, in half of the seconds. For a limit of time, the choice with moves must need
+    clearly less memory to be taken. For limits of bytes, it must have the lower rank. Without `measured` (the measured
+    slowdown of a choice), it is also taken if it exceeds the limit by less.
     """
     if not goal.moves:
         return search(pricing, goal, seed=seed, seconds=seconds)
@@ -168,7 +169,7 @@ def _priced_seconds(pricing: Pricing, goal: Goal, choice: Choice) -> float:
 
 
 def _unmet_message(settings: Settings, goal: Goal, pricing: Pricing, least: Price) -> str:
-    """Message for a limit that cannot be met."""
+    """Returns the message for a limit that cannot be met; `least` is the price of the best choice found."""
     plain = pricing.plain
     if goal.kept is not None:
         part = least.kept / max(plain.kept, 1.0)
@@ -179,7 +180,7 @@ def _unmet_message(settings: Settings, goal: Goal, pricing: Pricing, least: Pric
 
 
 def above_budget(settings: Settings, pricing: Pricing, least: float) -> str:
-    """Message for a budget of bytes below the least found; `least` excludes arguments, results and gradients."""
+    """Returns the message for a budget below `least`: the fewest bytes found, without arguments, results, gradients."""
     outside = pricing.gradient.argument_bytes + pricing.gradient.result_bytes
     return (
         f"budget is {settings.budget}: the least found is {format_bytes(outside + least)} "
@@ -196,7 +197,7 @@ def _report(
     settings: Settings,
     begin: float,
 ) -> CheckpointReport:
-    """Report on jax's default and on the choice found, whose steps take the two `seconds`."""
+    """Reports on jax's default and on the choice found; `seconds` has the run times of a step under both."""
     gradient = reportable.gradient
     figures, timelines = [], []
     for choice, step in zip((default_choice(gradient), solution.choice), seconds, strict=True):
@@ -221,7 +222,7 @@ def _report(
 
 
 def reported_values(reportable: ReportableGradient, choice: Choice, pricing: Pricing) -> tuple[ReportedValue, ...]:
-    """Named values in memory or computed again, by kind and size, largest first; at most `MOST`."""
+    """Lists named values that are kept, moved or recomputed, sorted by kind and size, largest first; at most `MOST`."""
     pricing(choice)
     values = []
     for number, level in enumerate(reportable.gradient.levels):
@@ -241,7 +242,7 @@ def reported_values(reportable: ReportableGradient, choice: Choice, pricing: Pri
 
 
 def reported_stretches(reportable: ReportableGradient, choice: Choice) -> tuple[ReportedStretch, ...]:
-    """Loops that run in stretches, in the order of the function."""
+    """Lists the loops that run in stretches, in the order of the function."""
     stretches = []
     for outer, loops in enumerate(reportable.gradient.loops):
         for number, loop in loops.items():
@@ -254,7 +255,7 @@ def reported_stretches(reportable: ReportableGradient, choice: Choice) -> tuple[
 
 
 def _at_once(gradient: Gradient, choice: Choice, number: int) -> int:
-    """Number of copies of a level's kept values that are in memory at the same time."""
+    """Returns the number of loop steps whose kept values, in level `number`, are in memory at the same time."""
     steps = choice[number].stretch if choice[number].stretch > 1 else max(1, gradient.levels[number].trips)
     around = [outer for outer, loops in enumerate(gradient.loops) if number in loops]
     return steps * (_at_once(gradient, choice, around[0]) if around else 1)
@@ -268,16 +269,16 @@ def _above_least(pricing: Pricing, solution: Solution) -> float | None:
 
 
 def _thinned(line: np.ndarray) -> tuple[float, ...]:
-    """A line of at most `POINTS` points, the largest of each stretch."""
+    """Downsamples a line to at most `POINTS` points, the largest of each part."""
     if len(line) <= POINTS:
         return tuple(line.tolist())
     return tuple(float(part.max()) for part in np.array_split(line, POINTS))
 
 
 def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, compiler: Compiler) -> int:
-    """Bytes that XLA reports for the gradient under a plan, without arguments, results and gradients.
+    """Compiles the gradient under a plan, and returns the bytes that XLA reports for it.
 
-    Cotangents of results that are arrays are included, as in all predictions.
+    Arguments, results and gradients are not included. Cotangents of results that are arrays are, as in all predictions.
 
     Args:
       program: the program to differentiate.
@@ -286,7 +287,7 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
       compiler: compiles gradients.
 
     Raises:
-      GraphrlError: XLA does not compile the gradient alone, the gradient takes several devices, or the backend does not
+      GraphrlError: XLA does not compile the gradient alone, the gradient uses several devices, or the backend does not
         report memory.
       ProblemError: the compiler does not return a `jax.stages.Compiled`.
     """
@@ -323,21 +324,21 @@ def verified(
     needed: Callable[[Choice], int],
     message: Callable[[int], str],
 ) -> Result:
-    """A search's plan with XLA's figure in its report; for a limit of bytes, the fastest plan within it by that figure.
+    """Searches for plans and compiles them; for a limit of bytes, returns the fastest one within it by XLA's figure.
 
     If no plan is within a limit of bytes, the gradient without a plan is tried, and then the regular plan of least
     memory. For limits of time a regular plan is tried too, and for these and for limits of kept bytes the gradient
-    without a plan: it is returned if XLA needs no more memory for it. Of plans with equal predictions, XLA may need
-    clearly less memory for one, and a rule for each layer gives such a plan. Some compilers undo the recomputation of a
-    plan.
+    without a plan: it is returned if XLA needs no more memory for it. The reasons: for one of several plans with equal
+    predictions XLA may need clearly less memory, often for one that treats all layers alike; and some compilers undo
+    the recomputation of a plan. The report of the result has XLA's bytes.
 
     Args:
       search: returns the plan found for a goal.
       regular: likewise, but tries only plans that treat all layers alike.
-      unplanned: gives the gradient without a plan; called after a search.
-      goal: the user's.
-      needed: bytes that XLA needs under a choice, counted as the goal's.
-      message: the message for a limit of bytes, given the least bytes of all plans found, which exceed it.
+      unplanned: returns the gradient without a plan; called after a search.
+      goal: the user's limit.
+      needed: compiles a choice and returns XLA's bytes, comparable to the goal's.
+      message: returns the error message for a limit of bytes, given the least bytes of all plans found.
 
     Raises:
       UnmetError: no plan found is within the limit.
@@ -372,7 +373,7 @@ def verified(
 
 
 def _or_regular(search: SearchFunction, regular: SearchFunction, goal: Goal, needed: Callable[[Choice], int]) -> Result:
-    """The plan found or, for a limit of time, a regular plan if XLA needs clearly less memory for that."""
+    """Returns the plan found; for a limit of time, a regular plan instead if XLA needs clearly less memory for it."""
     result = search(goal)
     compiled, bound = needed(result.choice), result.report.above_least
     if goal.slowdown is not None:
@@ -386,10 +387,10 @@ def _or_regular(search: SearchFunction, regular: SearchFunction, goal: Goal, nee
 
 
 def _or_unplanned(result: Result, unplanned: Callable[[], Result], goal: Goal, needed: Callable[..., int]) -> Result:
-    """A search's plan, or the gradient without a plan if XLA needs no more memory for it and it is no slower.
+    """Returns a search's plan, or the gradient without a plan if XLA needs no more memory for it and it is no slower.
 
-    Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it. It is not tried if
-    time must be saved, or if an accurate model predicts far more memory for it.
+    Within a slowdown, the gradient without a plan may be slower if XLA needs less memory for it. It is not compiled if
+    time must be saved, or if the model was accurate for the plan and predicts far more memory without one.
     """
     compiled = result.report.compiled_bytes or 0
     predicted, plain = result.report.planned, result.report.plain
@@ -406,13 +407,13 @@ def _or_unplanned(result: Result, unplanned: Callable[[], Result], goal: Goal, n
 
 
 def _with_compiled(result: Result, compiled: int, above_least: float | None) -> Result:
-    """The same plan, with XLA's bytes in its report."""
+    """Adds XLA's bytes to the report of a plan."""
     return result._replace(report=dataclasses.replace(result.report, compiled_bytes=compiled, above_least=above_least))
 
 
 def _or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result, bool]:
-    """The plan found, and False; if no plan is predicted to meet the goal, a plan within `part` times the least bytes
-    predicted, and True.
+    """Searches within the goal; if no plan is predicted to meet it, within `part` times the least bytes predicted.
+    Returns the plan, and whether the second search was needed.
     """
     try:
         return search(goal), False
@@ -423,8 +424,8 @@ def _or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result,
 
 
 def _next_limit(limit: float, last_limit: float, result: Result, compiled: int) -> float | None:
-    """Limit for the next search after XLA needs `compiled` bytes for the plan found with the limit `last_limit`; None
-    if a search gains little.
+    """Returns the limit for the next search, given that XLA needs `compiled` bytes for the plan found with the limit
+    `last_limit`; None if another search would gain little.
     """
     predicted = result.report.planned.peak_bytes
     following = (1 - MARGIN) * limit * predicted / max(compiled, 1)

@@ -1,4 +1,4 @@
-"""Time model: seconds of a traced gradient by roofline, the same measure for all ways to keep less.
+"""Time model: estimates the run time of a traced gradient by roofline, in seconds, to compare plans for it.
 
 | part of a jaxpr | model of the program that XLA compiles |
 |---|---|
@@ -55,7 +55,7 @@ from graphrl.xla.checkpoint.equations import (
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 
 Value = int  # index of a value's bytes among all
-Reads = Mapping[Hashable, float]  # bytes by value, and by slice of it
+Reads = Mapping[Hashable, float]  # value, or slice of a value -> bytes that are read of it
 
 
 class Op(NamedTuple):
@@ -73,17 +73,17 @@ class Op(NamedTuple):
 
     @property
     def values(self) -> list[Value]:
-        """Its operands without literals, each once."""
+        """The operands without literals, each once."""
         return list(dict.fromkeys(operand for operand in self.operands if isinstance(operand, Value)))
 
 
 def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, link: str = HOST_LINK) -> float:
-    """Seconds of a function, such as `jax.make_jaxpr(jax.value_and_grad(loss))(*args)`, on a chip.
+    """Estimates the run time of a function on a chip, in seconds.
 
     Args:
-      closed: the function.
-      chip: the chip whose peak, bandwidth and launch time count.
-      link: name of the link to the host, in `graphs.roofline`.
+      closed: the function, such as `jax.make_jaxpr(jax.value_and_grad(loss))(*args)`.
+      chip: the chip, with its peak FLOP rate, memory bandwidth and launch time.
+      link: name of the link to the host, in `graphs.roofline.INTERCONNECTS`.
 
     Raises:
       GraphrlError: unknown chip, or an array has a symbolic dimension.
@@ -93,7 +93,7 @@ def gradient_seconds(closed: core.ClosedJaxpr, chip: str | Chip = DEFAULT_CHIP, 
 
 
 class _Clock:
-    """A chip and a link, and the seconds of bodies that were evaluated before."""
+    """Estimates run times of jaxprs for one chip and link; caches those of loop and branch bodies."""
 
     def __init__(self, chip: Chip, link: Interconnect) -> None:
         self._chip = chip
@@ -101,7 +101,7 @@ class _Clock:
         self._bodies: dict[int, tuple[Any, float]] = {}  # with the jaxpr, so that its id is not reused
 
     def seconds(self, jaxpr: core.Jaxpr, carried: tuple[int, int] | None = None) -> float:
-        """Seconds of one run; for a scan's body, `carried` has the numbers of its unstacked inputs and results."""
+        """Estimates the seconds of one run; `carried`, of a scan's body: numbers of unstacked inputs and results."""
         flat = Inlined(jaxpr)
         fusion = Fusing(flat)
         copies = _Copies(self._link)
@@ -132,7 +132,7 @@ class _Clock:
         return runtime(equation_flops(op.equation), moved, self._chip)
 
     def _of_body(self, op: Op) -> float:
-        """Seconds of an equation with inner jaxprs that run."""
+        """Estimates the seconds of an equation with inner jaxprs, such as a loop."""
         params = op.equation.params
         carried = None
         if op.equation.primitive.name == "scan":
@@ -150,10 +150,10 @@ class _Clock:
 
 
 class _Copies:
-    """Copies to the host and back, in parallel with kernels.
+    """Simulates copies to the host and back, in parallel with kernels.
 
     Attributes:
-      now: seconds that have passed.
+      now: time since the start, in seconds.
     """
 
     def __init__(self, link: Interconnect) -> None:
@@ -203,7 +203,7 @@ class _Copies:
         return True
 
     def _send(self, out: bool, start: float, size: int) -> float:
-        """Arrival time of a copy."""
+        """Adds a copy of `size` bytes that cannot start before `start`; returns its arrival time."""
         self._free[out] = max(self._free[out], start) + size / self._link.bandwidth
         return self._free[out]
 
@@ -222,8 +222,8 @@ class Inlined:
     Attributes:
       bytes: bytes of each value.
       ops: the ops, in order.
-      inputs: values of the arguments.
-      results: values and literals of the results.
+      inputs: the values that are arguments.
+      results: the values and literals that are results.
     """
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
@@ -256,7 +256,7 @@ class Inlined:
         return [_read(atom, values) for atom in jaxpr.outvars]
 
     def _behind(self, equation: Any, operands: Sequence[Any], barred: Sequence[bool]) -> list[Any]:
-        """The operands; barred ones become new values, which equal no others."""
+        """Adds a barrier; returns the operands, of which the barred ones become new values that equal no others."""
         behind = list(operands)
         places = [i for i, bar in enumerate(barred) if bar and isinstance(operands[i], Value)]
         for i in places:
@@ -277,13 +277,13 @@ def _read(atom: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def _barred(equation: Any) -> Sequence[bool]:
-    """For each operand of a call, whether XLA must not merge it with earlier values: those of a backward pass."""
+    """Returns for each operand of a call whether XLA must not merge it with earlier values: in backward passes."""
     barred = equation.params.get("differentiated", False) and equation.params.get("prevent_cse", False)
     return [barred] * len(equation.invars) if isinstance(barred, bool) else barred
 
 
 class Fusing:
-    """Decides which values are written, and the bytes that are read in place of the others."""
+    """Decides which values are written to memory, and the bytes that readers of the other values read instead."""
 
     def __init__(self, flat: Inlined) -> None:
         self._bytes = flat.bytes
@@ -293,12 +293,12 @@ class Fusing:
         filled = {value for op in flat.ops if op.equation and is_fill(op.equation) for value in op.results}
         self._alone = {value for op in alone for value in op.values if value not in filled or not _fills(op, value)}
         self._needed = self._alone | {value for value in flat.results if isinstance(value, Value)}
-        self._reads: dict[Value, Reads] = {}  # of values that are not written
-        self._chains: dict[Value, Chain] = {}  # for each of them, the equations that a reader runs for it
+        self._reads: dict[Value, Reads] = {}  # value that is not written -> bytes that its readers read instead
+        self._chains: dict[Value, Chain] = {}  # such a value -> the equations that each reader runs for it
 
     def copied(self, inputs: int, results: int) -> list[Value]:
-        """Values of a scan's body that XLA copies from a stack or to one: slices that an op which is not fused reads,
-        and stacked results that no fused op writes or that the body reads too.
+        """Returns the values of a scan's body that XLA copies from or to a stacked array: slices read by ops that are
+        not fused, and stacked results that no fused op writes or that the body reads too.
 
         Args:
           inputs: number of leading inputs that are not sliced from stacks.
@@ -310,11 +310,11 @@ class Fusing:
         return slices + [value for value in stacked if value not in fused or self._readers[value]]
 
     def write(self, op: Op) -> float:
-        """Bytes that an op which writes its results moves, together with the ops fused into it."""
+        """Returns the bytes that an op reads and writes if it writes its results, with the ops fused into it."""
         return sum(self._of(op).values()) + sum(self._bytes[value] for value in op.results)
 
     def fuse(self, op: Op) -> list[float]:
-        """For a fused op: the bytes that are moved for each of its results that is written."""
+        """Decides which results of a fused op are written; returns the bytes read and written for each of those."""
         moved = []
         chains = [self._chains[value] for value in op.values if value in self._chains]
         for i, value in enumerate(op.results):
@@ -336,7 +336,7 @@ class Fusing:
         return self._reads.get(value, {value: float(self._bytes[value])})
 
     def _sliced(self, op: Op, result: int, reads: Reads) -> Reads:
-        """The part of all reads that a slice takes."""
+        """Returns the share of all `reads` that a slice takes."""
         whole = self._bytes[op.values[0]] if op.values else 0
         share = part_read(op.equation, whole, self._bytes[op.results[result]])
         return {(key, op.results[result]): share * size for key, size in reads.items()}

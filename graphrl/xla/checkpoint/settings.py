@@ -1,6 +1,6 @@
 """User input: the options of `graphrl.checkpoint` and a call's arguments, checked before anything is traced.
 
-Planning works on arrays alone, so `Static` splits arguments that are values of Python from the arrays of a call, and
+Planning works on arrays alone, so `Static` splits static arguments (Python values) from the arrays of a call, and
 `join_arguments` joins both again. `check_arguments` checks that jax can trace the call, so that errors name the user's
 arguments.
 """
@@ -26,12 +26,12 @@ from graphrl.xla.decorated import argument_names, function_name
 
 SECONDS = DEFAULT_SECONDS
 Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
-Call = tuple[list[Any], dict[str, Any]]  # arguments by place, and by name
-StaticArgs = tuple[tuple[int | str, Any], ...]  # static arguments: place or name, and value
+Call = tuple[list[Any], dict[str, Any]]  # positional and keyword arguments
+StaticArgs = tuple[tuple[int | str, Any], ...]  # static arguments: position or name, and value
 
 
 class UnmetError(ProblemError):
-    """No choice within the limit exists, or was found.
+    """Raised if no choice within the limit exists or was found.
 
     Attributes:
       least: for a limit of the peak, the lowest peak found, in bytes without arguments, results and gradients.
@@ -44,10 +44,10 @@ class UnmetError(ProblemError):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options of `graphrl.checkpoint`; see there. Limits may be any real numbers, of NumPy and jax too.
+    """The options of `graphrl.checkpoint`; see there. Limits may be real numbers of Python, NumPy or jax.
 
     Raises:
-      ProblemError: one is out of range, or there is not exactly one limit; one line states the valid values.
+      ProblemError: an option is out of range, or there is not exactly one limit; one line states the valid values.
     """
 
     budget: float | str | None = None
@@ -86,10 +86,10 @@ class Settings:
         _ = Budget(None, self.seconds)
 
     def _set_part(self, name: str, least: float, right: str) -> None:
-        """Makes an option, if it is given, a number of Python.
+        """Converts the option `name`, if it is given, to a float from `least` to 1.
 
         Raises:
-          ProblemError: it is not `right`.
+          ProblemError: it is out of range; the message describes valid values by `right`.
         """
         value = getattr(self, name)
         if value is None:
@@ -101,7 +101,7 @@ class Settings:
 
     @property
     def resolved_chip(self) -> Chip:
-        """The chip whose times count: by default that of jax's first device if its name is known."""
+        """The chip for which run times are estimated: by default jax's first device if its name is known."""
         return find_chip(self.chip if self.chip is not None else _own_chip())
 
     @property
@@ -113,20 +113,20 @@ class Settings:
 
     @property
     def is_stored(self) -> bool:
-        """True if plans are stored on disk: with `cache`, unless a user's function compiles by unknown means."""
+        """True if plans are stored on disk: with `cache`, unless a user's function compiles the gradients."""
         return self.cache and isinstance(self.verify, bool)
 
     @property
     def verified_for(self) -> tuple[str, ...]:
-        """Identifies the device that plans are verified for; empty without verification or with a user's function."""
+        """Kind and platform version of the device that plans are verified for; empty if `verify` is not True."""
         device = jax.devices()[0]
         return (device.device_kind, device.client.platform_version) if self.verify is True else ()
 
     def goal(self, pricing: Pricing) -> Goal:
-        """The limit for one gradient.
+        """Converts the user's limit to bytes, or to a slowdown, for one gradient.
 
         Raises:
-          UnmetError: arguments, results and gradients alone are more than the budget.
+          UnmetError: arguments, results and gradients alone exceed the budget.
         """
         if self.slowdown is not None:
             return Goal(slowdown=self.slowdown, moves=self.offload)
@@ -144,7 +144,7 @@ class Settings:
 
 
 def compile_here(function: Callable[..., Any], *args: Any) -> Any:
-    """A function compiled for jax's first device: a `jax.stages.Compiled`."""
+    """Compiles a function for jax's first device and for the shapes `args`; returns a `jax.stages.Compiled`."""
     with jax.default_device(jax.devices()[0]):
         return jax.jit(function).lower(*args).compile()
 
@@ -155,18 +155,18 @@ def _own_chip() -> str:
 
 
 def _real(value: object) -> float | None:
-    """A real number of any library; None for other values, and for values unknown while jax traces."""
+    """Converts a real number of any library to a float; None for other values, and for tracers of jax."""
     if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer) and value.ndim == 0:
         value = value.item()
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else None
 
 
 class Static(NamedTuple):
-    """The arguments that are values of Python, not arrays: see `jax.checkpoint`.
+    """Positions and names of static arguments: Python values, not arrays, as in `jax.checkpoint`.
 
     Attributes:
-      argnums: places of arguments; negative ones count from the last.
-      argnames: names of arguments that are given by name.
+      argnums: positions of static arguments; negative ones count from the last.
+      argnames: names of static keyword arguments.
     """
 
     argnums: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ class Static(NamedTuple):
 
     @classmethod
     def of(cls, argnums: int | Iterable[int], argnames: str | Iterable[str]) -> "Static":
-        """From a user's options.
+        """Creates it from the options `static_argnums` and `static_argnames`.
 
         Raises:
           ProblemError: they are not integers, or not names.
@@ -188,10 +188,10 @@ class Static(NamedTuple):
         return cls(nums, names)
 
     def split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, StaticArgs]:
-        """A call's arguments with None in place of static ones; and the static ones.
+        """Splits a call's arguments into the call with None in place of static ones, and the static ones.
 
         Raises:
-          ProblemError: there is no argument at a place.
+          ProblemError: the call has no positional argument of a number in `argnums`.
         """
         for number in self.argnums:
             if not -len(args) <= number < len(args):
@@ -204,7 +204,7 @@ class Static(NamedTuple):
 
 
 def join_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], static: StaticArgs) -> Call:
-    """The arguments of the call that `Static.split` separated."""
+    """Inserts static arguments again into a call from `Static.split`."""
     args, kwargs = list(args), dict(kwargs)
     for key, value in static:
         if isinstance(key, int):
@@ -222,7 +222,7 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
       args, kwargs: its arguments, None in place of static ones.
 
     Raises:
-      ArgumentError: it cannot; one line names the argument and states what is valid.
+      ArgumentError: jax cannot trace an argument; one line names the argument and states valid values.
     """
     if all(map(is_value, jax.tree.leaves((args, kwargs)))):
         return
@@ -238,7 +238,7 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
 
 def is_value(leaf: Any) -> bool:
-    """True if jax can compute with it: an array, a tracer or a number."""
+    """True if jax can compute with a value: an array, a tracer or a number."""
     try:
         jax.typeof(leaf)
     except (TypeError, ValueError, OverflowError):
@@ -247,7 +247,7 @@ def is_value(leaf: Any) -> bool:
 
 
 def _described(leaf: Any) -> str:
-    """Short description of a value that is not an array."""
+    """Describes a value that is not an array, for error messages."""
     if isinstance(leaf, np.ndarray):
         return f"an array of {leaf.dtype}"
     text = f"{reprlib.repr(leaf)}, " if isinstance(leaf, str | bytes | int) else ""
@@ -255,7 +255,7 @@ def _described(leaf: Any) -> str:
 
 
 def _remedy(leaf: Any, static: str) -> str:
-    """Valid replacements for a value that is not an array."""
+    """Describes valid replacements for a value that is not an array; `static` says how to make the argument static."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "__array__"):
         return "a jax or numpy array of numbers"
     if isinstance(leaf, int):
@@ -269,7 +269,7 @@ def check_result(name: str, result: Any) -> None:
     """Checks that a function's result consists of arrays and numbers.
 
     Raises:
-      ArgumentError: it does not; one line has the place in it.
+      ArgumentError: it does not; one line states where in the result.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not is_value(leaf):

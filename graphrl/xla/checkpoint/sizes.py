@@ -1,8 +1,8 @@
-"""Sizes of symbolic dimensions, those of `jax.export`, for which a plan is made.
+"""Sizes assumed for symbolic dimensions (`jax.export`) when a plan is made.
 
 A plan depends on bytes and seconds, which symbolic dimensions do not have. So each variable gets a size that the
 constraints of its scope allow: the largest if they bound it from above, else the first from `LEAST` up. The program
-itself remains symbolic. These sizes replace its dimensions only where it, or its gradient, is read.
+itself remains symbolic. Sizes replace its dimensions only where it, or its gradient, is analysed.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from jax.extend.core.primitives import copy_p
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 
-LEAST = 128  # of a dimension without an upper bound
-LARGEST = 2**40  # of sizes that count as a bound
-NEAR = 1024  # sizes that are tried one by one, before powers of two
-TRIES = 20_000  # of sizes for all variables of a program together
-# Functions in the text of dimensions. jax takes none of their names as a variable's, but does take Python's keywords.
+LEAST = 128  # least size of a dimension without an upper bound
+LARGEST = 2**40  # largest size that counts as a bound
+NEAR = 1024  # number of sizes that are tried one by one, before powers of two
+TRIES = 20_000  # most sizes to try for all variables of a program together
+# Functions in the text of dimensions. jax allows none of their names for variables, but does allow Python's keywords.
 FUNCTIONS = {"floordiv": operator.floordiv, "max": max, "min": min, "mod": operator.mod}
 WORD = re.compile(r"[^\W\d]\w*")
 COMPARED = re.compile(r"(.+)(==|>=|<=)(.+)")
@@ -35,7 +35,7 @@ class Sizes:
     """Sizes of the symbolic dimensions of a program.
 
     Attributes:
-      by_name: size of each variable, by name; empty if all dimensions are numbers.
+      by_name: variable -> its size; empty if all dimensions are numbers.
       dimensions: the symbolic dimensions of the program's arrays.
     """
 
@@ -44,7 +44,7 @@ class Sizes:
     _values: dict[str, int] = dataclasses.field(default_factory=dict, init=False, repr=False)  # cache, by dimension
 
     def value(self, dimension: Any) -> int:
-        """The size of a dimension, symbolic or not."""
+        """Returns the size of a dimension, symbolic or not."""
         if not export.is_symbolic_dim(dimension):
             return int(dimension)
         text = str(dimension)
@@ -53,20 +53,20 @@ class Sizes:
         return self._values[text]
 
     def concrete(self, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-        """A jaxpr of the same equations with numbers for its symbolic dimensions."""
+        """Returns the jaxpr with numbers in place of symbolic dimensions."""
         return _Concrete(self.value).closed(closed) if self.by_name else closed
 
     def missing_bounds(self) -> list[str]:
-        """Constraints under which no dimension exceeds its size; empty if the dimensions' scope implies that."""
+        """Returns constraints that would keep all dimensions within their sizes; empty if their scope implies that."""
         is_bounded = all(holds(operator.le, dim, self.value(dim)) for dim in self.dimensions)
         return [] if is_bounded else [f"{name} <= {size}" for name, size in self.by_name.items()]
 
 
 def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
-    """Sizes for the symbolic dimensions of a traced function.
+    """Chooses sizes for the symbolic dimensions of a traced function.
 
     Raises:
-      GraphrlError: no sizes were found that the constraints of the dimensions allow; or these are of several scopes.
+      GraphrlError: no sizes were found that the constraints of the dimensions allow, or there are several scopes.
     """
     dimensions = frozenset(_dimensions(jaxpr))
     names = sorted({word for dim in dimensions for word in WORD.findall(str(dim))} - {*FUNCTIONS})
@@ -100,7 +100,7 @@ def sizes_of(jaxpr: core.Jaxpr) -> Sizes:
 
 
 def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:
-    """The symbolic dimensions of a jaxpr's arrays and parameters, and of those within it."""
+    """Yields the symbolic dimensions of arrays and parameters in a jaxpr, and in the jaxprs within it."""
     atoms = (*jaxpr.invars, *jaxpr.constvars, *(var for eqn in jaxpr.eqns for var in eqn.outvars))
     for atom in atoms:
         yield from _symbolic(atom)
@@ -111,7 +111,7 @@ def _dimensions(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def _symbolic(atom: Any) -> Iterator[Any]:
-    """The symbolic dimensions of an array."""
+    """Returns the symbolic dimensions of an array."""
     return filter(export.is_symbolic_dim, getattr(atom.aval, "shape", ()))
 
 
@@ -127,7 +127,7 @@ def _candidates(variable: Any) -> Iterable[int]:
 
 
 def _first(is_enough: Callable[[int], bool]) -> int | None:
-    """The least size from 1 up for which `is_enough` is True, as for all larger ones; None if there is no such size."""
+    """Finds the least size from 1 up with `is_enough(size)`, which must be monotonic; None if there is no such size."""
     powers = (2**power for power in range(LARGEST.bit_length()))
     high = next((power for power in powers if is_enough(power)), None)
     if high is None:
@@ -148,7 +148,7 @@ def holds(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool:
 
 
 def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
-    """True if a constraint holds for some sizes, or if it has variables without a size."""
+    """True if a constraint holds for the given sizes, or if it has variables without a size."""
     compared = COMPARED.match(constraint)
     if compared is None or {*WORD.findall(constraint)} - {*FUNCTIONS, *sizes}:
         return True
@@ -157,7 +157,7 @@ def _allows(constraint: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _value(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of an expression of dimensions in jax's syntax, which is Python's except for powers."""
+    """Evaluates an expression of dimensions in jax's syntax, which is Python's except for powers."""
 
     def written(word: re.Match[str]) -> str:
         return word[0] if word[0] in FUNCTIONS else str(sizes[word[0]])
@@ -166,7 +166,7 @@ def _value(text: str, sizes: Mapping[str, int]) -> int:
 
 
 class _Concrete:
-    """Jaxprs with numbers for symbolic dimensions; shared jaxprs remain shared."""
+    """Replaces symbolic dimensions by numbers in jaxprs; jaxprs that are shared remain shared."""
 
     def __init__(self, value: Callable[[Any], int]) -> None:
         self._value = value

@@ -1,8 +1,8 @@
 """Decisions about compiled programs, in memory and on disk: one JSON file per program, named by its fingerprint.
 
 The folder is `$XDG_CACHE_HOME/graphrl/plans` (by default ~/.cache/graphrl/plans); it may be deleted at any time.
-A decision serves every request for the same method and seed and for no more seconds of search, with the same jaxlib.
-Any other request searches again, starting from it, so that a program's file never gets worse. Decisions for different
+A stored decision is used for every request with the same method, seed and jaxlib and no more seconds of search. Any
+other request searches again, starting from it, so that a program's file never gets worse. Decisions for different
 limits of recomputation have separate files.
 """
 
@@ -26,45 +26,45 @@ from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.settings import Settings
 
 FORMAT = "graphrl-schedule"
-VERSION = 7  # raise it when a search finds better or safer plans: older ones are then ignored
+VERSION = 7  # increase when a search finds better or safer plans: older ones are then ignored
 
 MEMORY_SCHEDULER = "XLA's memory scheduler"
 
-Places = tuple[tuple[int, ...], ...]  # of instructions, for each computation in `HloModule.sequential`
+Places = tuple[tuple[int, ...], ...]  # for each computation in `HloModule.sequential`, indices of instructions in order
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The schedule of a program, and the reasons for it.
+    """The schedule chosen for a program, its predicted memory, and the reason if it is XLA's own.
 
     Attributes:
       fingerprint: `HloModule.fingerprint` of the program.
       jaxlib: version of jaxlib that the decision was made with.
       method, seed, seconds: as requested.
-      orders: of every computation in `HloModule.sequential`, places in its instructions in the order in which they run;
-        None for XLA's own schedule.
+      orders: for each computation in `HloModule.sequential`, indices of its instructions in execution order; None for
+        XLA's own schedule.
       found_by: the method that found the order; "" without one.
       reason: one line why XLA's schedule is used; "" if it is not.
-      xla_bytes, memory_bytes, graphrl_bytes: temporaries under XLA's default schedule, under that of its memory
-        scheduler (None if it was not run), and under the best order found, even if that is not used. They are
+      xla_bytes, memory_bytes, graphrl_bytes: bytes of temporaries under XLA's default schedule, under that of its
+        memory scheduler (None if it was not run), and under the best order found, even if that is not used. They are
         predicted until a compilation measures another figure.
       memory_measured: True if `memory_bytes` is XLA's figure, not a prediction.
-      argument_bytes: of the program's arguments.
-      result_bytes: of results that XLA writes into no donated argument.
-      undonated_bytes: of further results that no donated argument holds under the best order found, but under XLA's
-        own schedule.
-      bound: lower bound of the temporaries' bytes in any order (`temp_search.temp_bound`).
-      search_seconds: total time of planning.
-      evaluations: of the search, see `Plan`.
-      scheduler: of XLA, for its own schedule.
+      argument_bytes: bytes of the program's arguments.
+      result_bytes: bytes of the results that XLA does not write into donated arguments.
+      undonated_bytes: bytes of further results: XLA's own schedule writes them into donated arguments, the best order
+        found does not.
+      bound: lower bound on the bytes of temporaries in any order (`temp_search.temp_bound`).
+      search_seconds: total time of planning in seconds.
+      evaluations: number of orders evaluated by the search, see `Plan`.
+      scheduler: the XLA scheduler to use if `orders` is None.
       recompute: as requested.
       dropped: residuals that loops do not keep for other loops, which compute them again (recompute/residuals.py).
-        `clones` and `orders` are of the module without them.
-      clones: of every computation in `HloModule.sequential`, its clones (recompute/candidates.py); empty if there are
-        no clones at all. Orders contain the clones' numbers too.
-      recomputed: part of the program's estimated run time that clones and dropped residuals take.
+        `clones` and `orders` refer to the module without them.
+      clones: for each computation in `HloModule.sequential`, its clones (recompute/candidates.py): instructions that
+        run twice; empty if there are none at all. Orders contain the clones' numbers too.
+      recomputed: share of the program's estimated run time that clones and dropped residuals take.
       plain: orders of the module without recomputation, and the bytes of temporaries that they are predicted to need;
-        only if the decision recomputes and these orders beat XLA's schedules too.
+        only if the decision recomputes and these orders need less than XLA's schedules too.
     """
 
     fingerprint: str
@@ -93,7 +93,7 @@ class Decision:
     plain: tuple[Places, int] | None = None
 
     def serves(self, settings: Settings) -> bool:
-        """True if a search with these settings, or a longer one, made it with this jaxlib."""
+        """True if a search with these settings, or a longer one, made the decision with this jaxlib."""
         wanted = (settings.method, settings.seed, settings.recompute, jaxlib_version())
         return (self.method, self.seed, self.recompute, self.jaxlib) == wanted and self.seconds >= settings.seconds
 
@@ -103,7 +103,7 @@ class Decision:
         return self.orders is not None or self.scheduler != "default"
 
     def fallback(self) -> "Decision | None":
-        """The fallback if the order needs more than predicted.
+        """Returns the decision to use if the order needs more bytes than predicted.
 
         This is the best order without recomputation, or that of XLA's memory scheduler; None if only XLA's default
         schedule is left.
@@ -117,13 +117,13 @@ class Decision:
         return None
 
     def without_plan(self) -> "Decision":
-        """The same with XLA's default schedule."""
+        """Returns the decision with XLA's default schedule instead of its orders."""
         return dataclasses.replace(
             self, orders=None, found_by="", reason="", dropped=(), clones=(), recomputed=0.0, plain=None
         )
 
     def by_memory_scheduler(self, temp_bytes: int) -> "Decision":
-        """The same with XLA's memory scheduler, whose schedule needs `temp_bytes` of temporaries."""
+        """Returns the decision with the schedule of XLA's memory scheduler, which needs `temp_bytes` of temporaries."""
         return dataclasses.replace(
             self.without_plan(),
             scheduler="memory",
@@ -133,7 +133,7 @@ class Decision:
         )
 
     def program(self, module: HloModule) -> HloModule:
-        """The module with recomputation and in the decided orders; its `message` does not have these orders.
+        """Applies recomputation and the decided orders to a module; its `message` does not get these orders.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -146,9 +146,7 @@ class Decision:
         return program.with_orders(named_orders(program, self.orders, _numbers(module, clones)))
 
     def named_clones(self, module: HloModule) -> ClonesByName:
-        """The clones in a module's computations, by the computations' names.
-
-        Args: `module` without dropped residuals.
+        """Returns the clones for each computation, by its name, in a `module` without the dropped residuals.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -157,7 +155,7 @@ class Decision:
         return {c.name: named(as_program(module, c), numbered) for c, numbered in pairs if numbered}
 
     def answer(self, module: HloModule) -> Answer | None:
-        """The answer of a `callback.Rule` for a module, without `on_misprediction` and `fallback`.
+        """Returns the answer of a `callback.Rule` for a module, without `on_misprediction` and `fallback`.
 
         Raises:
           PlanError: the decision does not fit this module.
@@ -172,15 +170,15 @@ class Decision:
 def named_orders(
     program: HloModule, places: Places, numbering: Mapping[str, Iterable[str]] = MappingProxyType({})
 ) -> dict[str, tuple[str, ...]]:
-    """The orders of a module's computations, by name.
+    """Converts orders of indices to orders of instruction names, for each computation by name.
 
     Args:
       program: the module.
       places: as in `Decision.orders`.
-      numbering: by name of the computation, names of instructions by place; by default in the order of `by_name`.
+      numbering: name of a computation -> the instruction names to which indices refer; by default those of `by_name`.
 
     Raises:
-      PlanError: they are no orders of this module.
+      PlanError: they are not valid orders of this module.
     """
     if len(places) != len(program.sequential):
         raise PlanError(f"{program.name}: orders of {len(places)} computations, not {len(program.sequential)}")
@@ -195,12 +193,12 @@ def named_orders(
 
 
 def answer_of(program: HloModule) -> bytes:
-    """Serializes a module with its schedule, for XLA."""
+    """Serializes a module and its schedule for XLA."""
     return rescheduled(program, {c.name: program.order(c) for c in program.sequential})
 
 
 def jaxlib_version() -> str:
-    """The version of jaxlib, and so of XLA, in this process."""
+    """Returns the version of jaxlib, and so of XLA, in this process."""
     from jaxlib.version import __version__
 
     return __version__
@@ -209,12 +207,12 @@ def jaxlib_version() -> str:
 def places_of(
     program: HloModule, module: HloModule | None = None, clones: ClonesByName = MappingProxyType({})
 ) -> Places:
-    """The orders of a scheduled module's computations as places, the inverse of `named_orders`.
+    """Converts the orders of a scheduled module's computations to indices, the inverse of `named_orders`.
 
     Args:
       program: the module, with its clones.
       module: the module without clones; by default `program`.
-      clones: of its computations.
+      clones: the clones of each computation, by its name.
     """
     numbering = _numbers(module or program, clones)
     return tuple(
@@ -224,7 +222,7 @@ def places_of(
 
 
 def _numbers(module: HloModule, clones: ClonesByName) -> dict[str, dict[str, int]]:
-    """Numbers of instructions and clones by name, for each computation by name."""
+    """Returns for each computation, by name, a table: name of an instruction or clone -> its index."""
     return {c.name: numbers(as_program(module, c), clones.get(c.name, ())) for c in module.sequential}
 
 
@@ -241,7 +239,7 @@ class DecisionCache:
         self._lock = threading.Lock()
 
     def find(self, module: HloModule, recompute: float = 0.0) -> tuple[Decision | None, bool]:
-        """The decision for a program, or None; and True if it was read from disk just now.
+        """Returns the decision for a program, or None; and True if it was read from disk just now.
 
         A file that is broken, or that does not fit the module, is ignored.
         """

@@ -1,6 +1,6 @@
-"""Decisions about captured modules: known ones, or new ones by search, one search at a time in a process.
+"""Decisions about captured modules: stored ones, or new ones by search, one search at a time in a process.
 
-`Planner` answers XLA for one set of settings; `decide` searches on a module's graphs and predicts XLA's temporaries.
+`Planner` answers XLA for one set of settings; `decide` searches for the order of one module.
 """
 
 import dataclasses
@@ -45,10 +45,10 @@ from graphrl.xla.recompute.rewrite import without_residuals
 from graphrl.xla.report import Report
 from graphrl.xla.settings import PROBLEM, Settings
 
-NEGLIGIBLE = 0.01  # of XLA's bytes: if the bounds allow no larger saving, XLA's memory scheduler is not run
-LEAST_SEARCH = 0.25  # of the seconds remain for planning, however long XLA took to produce the module
-DROPPING = 0.3  # of the seconds for recomputation go to residuals of loops at most
-RECOMPUTING = 0.5  # of the seconds go to recomputation, if it is requested
+NEGLIGIBLE = 0.01  # share of XLA's bytes: if the bounds allow no larger saving, XLA's memory scheduler is not run
+LEAST_SEARCH = 0.25  # least share of the seconds for planning, however long XLA took to produce the module
+DROPPING = 0.3  # largest share of the seconds for recomputation that the residuals of loops get
+RECOMPUTING = 0.5  # share of the seconds for recomputation, if it is requested
 
 _SHARED = DecisionCache(on_disk=True)
 
@@ -62,11 +62,11 @@ _TOO_SMALL = "not planned: too small to gain anything"
 
 
 class Planner:
-    """Rule for the modules of one set of settings. Threads may share it.
+    """Plans modules with one set of settings, and answers XLA's callback for them. Threads may share it.
 
     Attributes:
-      settings: of the searches.
-      reports: of the programs that it has decided, by fingerprint, in the order of their compilation.
+      settings: settings of the searches.
+      reports: fingerprint -> report, for the programs that it has planned, in the order of their compilation.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,10 +75,10 @@ class Planner:
         self._decisions = _SHARED if settings.cache else DecisionCache(on_disk=False)
 
     def rule(self, module: HloModule) -> Answer | None:
-        """The rule for `callback.set_rule`: the answer for a module, or None for XLA's own schedule.
+        """Answers XLA's callback for a module, from stored decisions; None for XLA's own schedule.
 
         Raises:
-          Unplanned: it needs a search.
+          Unplanned: the module needs a search.
         """
         reason = _skip_reason(module)
         decision, from_disk = (None, False) if reason else self._find(module)
@@ -93,7 +93,7 @@ class Planner:
         return self._answer(module, decision)
 
     def plan(self, lowered: jax.stages.Lowered, unplanned: Unplanned) -> Decision:
-        """The decision for a program that `rule` did not know: a search, unless another thread was faster.
+        """Decides about a program that `rule` did not know: by a search, unless another thread was faster.
 
         Args:
           lowered: the program.
@@ -113,11 +113,11 @@ class Planner:
             return decision
 
     def decision(self, module: HloModule) -> Decision | None:
-        """The stored decision for a module, or None, as for modules that are too small."""
+        """Returns the stored decision for a module; None without one, as for modules that are too small."""
         return self._find(module)[0]
 
     def _answer(self, module: HloModule, decision: Decision) -> Answer | None:
-        """The answer of a decision, with the corrections for wrong predictions; None for XLA's default schedule."""
+        """Converts a decision to an answer that also handles wrong predictions; None for XLA's default schedule."""
         answer, other = decision.answer(module), decision.fallback()
         if answer is None:
             return None
@@ -129,9 +129,7 @@ class Planner:
         )
 
     def _answer_fallback(self, fallback: Decision, module: HloModule) -> Answer | None:
-        """The rule after another decision needed more bytes than the fallback: stores the fallback and answers with
-        it.
-        """
+        """Stores a fallback and answers with it, after another decision has needed more bytes than the fallback."""
         self._decisions.store(fallback)
         self.reports[module.fingerprint] = Report.of(module.name, fallback, from_cache=False)
         return self._answer(module, fallback)
@@ -141,7 +139,7 @@ class Planner:
 
         Args:
           module: the program.
-          decision: about it.
+          decision: the decision about it.
           measured: bytes of temporaries under the decision's order.
           default: bytes of temporaries under XLA's own schedule.
           why: one line why the order cannot be used; "" if the prediction was wrong.
@@ -166,12 +164,12 @@ class Candidate(NamedTuple):
 
     Attributes:
       found_by: the method or scheduler that found it.
-      program: in its order, with recomputation.
-      predicted: bytes of temporaries that XLA will need.
-      evaluations: of the search that found it.
+      program: the module in this order, with recomputation.
+      predicted: bytes of temporaries that XLA is predicted to need.
+      evaluations: number of orders evaluated by the search that found it.
       dropped: residuals that loops do not keep.
-      clones: instructions that are computed again, by computation.
-      recomputed: part of the program's estimated run time that clones and dropped residuals take.
+      clones: instructions that are computed again, for each computation by name.
+      recomputed: share of the program's estimated run time that clones and dropped residuals take.
     """
 
     found_by: str
@@ -184,13 +182,13 @@ class Candidate(NamedTuple):
 
 
 def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings, earlier: Decision | None) -> Decision:
-    """Plans a program.
+    """Searches for the schedule of a program, and decides whether to use it.
 
     Args:
       lowered: the program.
       unplanned: the module under XLA's default schedule, and the seconds that XLA took.
-      settings: of the search.
-      earlier: a decision about it, if any; its orders are a candidate.
+      settings: settings of the search.
+      earlier: an earlier decision, if there is one; its orders are a candidate.
 
     Returns:
       A decision whose orders, if any, are predicted to need fewer bytes than XLA's default schedule, and at most as
@@ -238,7 +236,7 @@ def decide(lowered: jax.stages.Lowered, unplanned: Unplanned, settings: Settings
 
 
 def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModule) -> Decision:
-    """The decision for the least bytes: XLA's own schedule, that of its memory scheduler, or the best candidate.
+    """Decides for the least bytes: XLA's own schedule, that of its memory scheduler, or the best candidate.
 
     With recomputation, the best candidate without it is kept as the fallback `plain`.
     """
@@ -267,7 +265,7 @@ def _chosen(decision: Decision, best: Candidate, plain: Candidate, base: HloModu
 
 
 def _xla_decision(module: HloModule, settings: Settings, donation: Donation, targets: Mapping[str, Target]) -> Decision:
-    """The decision that XLA's schedule is used because no order can need much less."""
+    """Returns the decision to use XLA's schedule because no order can need much less."""
     predicted, entry = predicted_bytes(module), targets.get(donation.module.entry.name)
     if entry is not None and not entry.runs_others:
         bound = entry.bound
@@ -303,7 +301,7 @@ def _cannot_gain(default: Decision, targets: Mapping[str, Target]) -> bool:
 
 
 def plan_of(decision: Decision, module: HloModule) -> Plan | None:
-    """The plan of a decision, for the module's graph; None if XLA's schedule is used."""
+    """Converts a decision to a `Plan` of the module's graph; None if XLA's schedule is used."""
     if decision.orders is None:
         return None
     scheduled = decision.program(preserve_donation(module).module)
@@ -331,7 +329,7 @@ def _candidates(
     end: float,
     least: float,
 ) -> Iterator[Candidate]:
-    """The orders of XLA's memory scheduler, those of an earlier decision, and those of a search from the best."""
+    """Yields the orders of XLA's memory scheduler, of an earlier decision, and of a search from the best of these."""
     predict = TempPredictor(base)
 
     def candidate(by: str, schedule: Schedule, evaluations: int) -> Candidate:
@@ -354,7 +352,7 @@ def _schedule(module: HloModule) -> Schedule:
 
 
 def _translated(other: HloModule, module: HloModule) -> Schedule:
-    """The schedule of another module with the same fingerprint, with this module's names."""
+    """Translates the schedule of another module with the same fingerprint to this module's instruction names."""
     schedule = {}
     for theirs, ours in zip(other.sequential, module.sequential, strict=True):
         name = dict(zip(theirs.by_name, ours.by_name, strict=True))
@@ -365,7 +363,7 @@ def _translated(other: HloModule, module: HloModule) -> Schedule:
 def _recomputed(
     base: HloModule, settings: Settings, earlier: Decision | None, best: Candidate, seconds: float
 ) -> Iterator[Candidate]:
-    """Candidates with recomputation: that of an earlier decision, and the best order with new recomputation."""
+    """Yields candidates with recomputation: of an earlier decision, and of a new search from the best order."""
     if earlier is not None and (earlier.clones or earlier.dropped):
         program = earlier.program(base)
         clones = earlier.named_clones(without_residuals(base, earlier.dropped))
@@ -392,12 +390,12 @@ def _recomputed(
 
 
 def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
-    """The best candidate with residuals dropped, if it then needs less; else as it is.
+    """Drops residuals of loops from the best candidate, if it then needs fewer bytes.
 
     Args:
       best: the candidate.
-      limit: part of the estimated run time that recomputation may take.
-      end: time of `time.perf_counter` at which the choice of residuals ends.
+      limit: share of the estimated run time that recomputation may take.
+      end: time by `time.perf_counter` at which the choice of residuals ends.
     """
     choice = choose_residuals(best.program, limit, lambda: time.perf_counter() > end)
     if not choice.dropped:
@@ -410,7 +408,7 @@ def _without_residuals(best: Candidate, limit: float, end: float) -> Candidate:
 
 
 def _numbered(module: HloModule, clones: ClonesByName) -> tuple[Numbered, ...]:
-    """Clones in the form of `Decision.clones`."""
+    """Converts clones to the form of `Decision.clones`."""
     if not clones:
         return ()
     return tuple(numbered(as_program(module, c), clones.get(c.name, ())) for c in module.sequential)
@@ -421,13 +419,13 @@ def _undonated(lost: int) -> str:
 
 
 def memory_of(executable: jax.stages.Compiled) -> tuple[int, int]:
-    """Bytes of temporaries, and of results that are written into donated arguments, as XLA reports them."""
+    """Returns the bytes of temporaries, and of results written into donated arguments, as XLA reports them."""
     analysis = executable.memory_analysis()
     return int(analysis.temp_size_in_bytes), int(analysis.alias_size_in_bytes)  # type: ignore[union-attr]
 
 
 def _skip_reason(module: HloModule) -> str:
-    """One line why a module is left alone, whatever its decision; "" if it is not."""
+    """Returns one line why a module is not planned, whatever decision is stored; "" if it may be planned."""
     if is_small(module):
         return _TOO_SMALL
     if any(i.opcode == _DRAWS for c in module.computations.values() for i in c.instructions):

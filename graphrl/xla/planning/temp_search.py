@@ -1,17 +1,17 @@
 """Search for the order of a module's instructions with the least temporary memory under XLA: method "auto".
 
-- `search_orders` improves the orders of a module's computations: those that loops, branches and calls run first, then
-  the entry's. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the computations
-  that it runs, in their new orders, is the workspace of the call.
-- `least_temp` is the solver of one computation.
-- `temp_bound` is a lower bound for XLA's temporaries in any order of a module's entry computation.
+- `search_orders` improves the orders of a module's computations: first of those that loops, branches and calls run,
+  then of the entry. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the
+  computations that it runs, in their new orders, is the workspace of the call.
+- `least_temp` is the solver for one computation.
+- `temp_bound` computes a lower bound on XLA's temporaries in any order of a module's entry computation.
 
 XLA's temporary memory is near the peak of live bytes, but not equal to it (graphrl/xla/assignment): buffers of results
-hold earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are generated in
-several ways, and the prediction of XLA's own figure chooses among them:
+store earlier temporaries, and packing leaves holes, some percent either way. So orders of low peak are generated in
+several ways, and the one with the least predicted temporary memory is chosen:
 
-- orders of rules, and passes through minimum cuts (solvers/orders/min_cut.py), on the graph of temporaries alone and on
-  the graph in which results count from when they are written;
+- orders by priority rules, and improvements of them by minimum cuts (solvers/orders/min_cut.py), on the graph of
+  temporaries alone and on the graph in which results count from when they are written;
 - random orders near the best so far whose peak is hardly higher: they change the packing.
 """
 
@@ -40,24 +40,24 @@ from graphrl.xla.assignment import TempPredictor
 from graphrl.xla.bodies import as_program
 from graphrl.xla.settings import METHOD, PROBLEM, Settings
 
-RULES = 4  # orders of rules whose figure is predicted, for each graph
+RULES = 4  # number of priority-rule orders that are predicted, for each graph
 PASS_SLACK, NEAR_SLACK = 1.01, 1.003  # orders with a higher peak, relative to the best, are not predicted
-TRIES = 20  # random orders to find one whose peak is low enough
+TRIES = 20  # most random orders to generate until one has a peak that is low enough
 IDLE = 1_000  # turns without a new order that end the search: hardly any are left
-NEAR = 0.01  # part of the bound: an order is good enough if it is at most so far above it
-GAIN = 0.001  # least gain that counts, as part of the bytes
-PATIENCE, PATIENT_TURNS = 0.2, 8  # part of the seconds, and turns, that the search continues without such a gain
+NEAR = 0.01  # an order is good enough if it is above the bound by at most this share of it
+GAIN = 0.001  # least gain that counts, as a share of the bytes
+PATIENCE, PATIENT_TURNS = 0.2, 8  # share of the seconds, and turns, that the search continues without such a gain
 
 # Below either, a computation is left alone: the possible saving is negligible.
 MIN_OPS = 5
 MIN_BYTES = 2**20
 
-LEAST_GAIN = 0.05  # of the program's bytes: no search if the bound allows only a smaller saving
-LEAST_SECONDS = 0.05  # for a search, even if no time is left
+LEAST_GAIN = 0.05  # share of the program's bytes: no search if the bound allows only a smaller saving
+LEAST_SECONDS = 0.05  # time of a search, even if no time is left
 
 _NO_BUFFER = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all"})
 
-Schedule = Mapping[str, tuple[str, ...]]  # names of all instructions, by computation
+Schedule = Mapping[str, tuple[str, ...]]  # name of a computation -> names of all its instructions in order
 
 
 class OrderResult(NamedTuple):
@@ -65,8 +65,8 @@ class OrderResult(NamedTuple):
 
     Attributes:
       found_by: the method; "" if no computation was searched.
-      schedule: of all computations.
-      evaluations: of all searches.
+      schedule: the orders of all computations.
+      evaluations: number of orders evaluated, by all searches together.
     """
 
     found_by: str
@@ -80,7 +80,7 @@ def is_small(module: HloModule) -> bool:
 
 
 class Target:
-    """A computation as a separate program, with its graph, predictor and bound, which are computed on demand."""
+    """A computation to search on, as a separate program, with its graph, predictor and bound (computed on demand)."""
 
     def __init__(self, module: HloModule, computation: Computation, bound: float | None = None) -> None:
         """Args: `bound`, if it is known."""
@@ -95,14 +95,13 @@ class Target:
 
     @functools.cached_property
     def predict(self) -> TempPredictor:
-        """Predictor of its temporary memory in an order."""
+        """Predicts the program's temporary memory in an order."""
         return TempPredictor(self.program)
 
     @functools.cached_property
     def bound(self) -> float:
-        """Lower bound of its bytes in any order, with the computations that it runs in their present orders.
-
-        No proof if it runs other computations, see `temp_bound`.
+        """Lower bound on its temporaries in bytes in any order, with the computations that it runs in their present
+        orders. Not proven if it runs other computations, see `temp_bound`.
         """
         if self._bound is None:
             self._bound = temp_bound(self.read, self.order, count_bodies=True)
@@ -120,7 +119,7 @@ class Target:
 
 
 def targets_of(module: HloModule) -> dict[str, Target]:
-    """The computations of a module that are not too small, by name, callees first."""
+    """Returns the computations of a module that are not too small; keys are their names, callees come first."""
     return {c.name: Target(module, c) for c in module.sequential if not _is_small(c)}
 
 
@@ -135,11 +134,11 @@ def search_orders(
     """Searches for orders of the computations that may save `least` bytes, callees first.
 
     Args:
-      module: scheduled.
-      targets: its computations, by name.
-      starts: schedules of it that the search starts from; the first is the best of them.
-      settings: of the searches.
-      end: time of `time.perf_counter` at which they end.
+      module: the scheduled module.
+      targets: name of a computation -> target, from `targets_of`.
+      starts: schedules to start from; the first must be the best.
+      settings: settings of the searches.
+      end: time by `time.perf_counter` at which they end.
       least: bytes that a search must be able to save.
     """
     schedule, method, evaluations = dict(starts[0]), "", 0
@@ -156,7 +155,7 @@ def search_orders(
 def _search(
     target: Target, starts: Sequence[tuple[str, ...]], settings: Settings, seconds: float
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of a target's graph; and its sequence, or a start if that is predicted to need no more."""
+    """Plans a target's graph; returns the plan and its sequence, or a start if that is predicted to need no more."""
     graph = target.read.graph
     task = Task(graph, PROBLEM, Budget(None, max(LEAST_SECONDS, seconds)), settings.seed, settings.progress)
     if settings.method == METHOD:
@@ -169,25 +168,27 @@ def _search(
 
 
 def with_result_buffers(program: HloProgram) -> tuple[HloProgram, int]:
-    """The program whose results count from when they are written, and the bytes of the buffers of all results."""
+    """Returns the program with a graph in which results count from when they are written, and the bytes of the buffers
+    of all results.
+    """
     other = read_hlo(program.module, chip=DEFAULT_CHIP, count_results=True)
     flow = Flow(other.graph)
     return other, sum(size for size, pinned in zip(flow.size, flow.pinned, strict=True) if pinned)
 
 
 def order_of(program: HloProgram, sequence: Sequence[str]) -> np.ndarray:
-    """The order `[n]` of the graph's ops in a sequence of all instructions."""
+    """Converts a sequence of all instructions to an order `[n]` of the graph's ops."""
     place = {op.name: k for k, op in enumerate(program.graph.ops)}
     return np.array([place[name] for name in sequence if name in place], np.int64)
 
 
 def temp_bound(program: HloProgram, sequence: Sequence[str], *, count_bodies: bool = False) -> float:
-    """Lower bound of XLA's temporaries in any order, in bytes, in addition to the results.
+    """Computes a lower bound on XLA's temporaries in any order, in bytes, in addition to the results.
 
     Args:
-      program: of the module.
-      sequence: of all instructions; a good order makes the bound tight.
-      count_bodies: count the bytes that loops, branches and calls need inside. The bound is then not proved:
+      program: the module with its graph.
+      sequence: an order of all instructions; a good order makes the bound tight.
+      count_bodies: whether to count the bytes that loops, branches and calls need inside. The bound is then not proven:
         these bytes may be in buffers that are unused meanwhile.
     """
     everything, results = with_result_buffers(program)
@@ -204,15 +205,15 @@ def _least_temp(
     starts: Sequence[np.ndarray],
     bound: float = 0.0,
 ) -> Plan:
-    """The plan of the order with the least predicted figure; its bound is that of live bytes.
+    """Searches for the order with the fewest predicted bytes of temporaries; the bound of its plan is for live bytes.
 
     Args:
-      task: for the program's graph. An evaluation is an order whose figure is predicted; XLA's own, the starts and the
-        best of the rules are predicted whatever the budget is. Progress receives the predicted bytes.
-      program: of the module.
-      predict: bytes of temporaries for a sequence of all instructions.
+      task: task for the program's graph. Each predicted order counts as an evaluation; XLA's own, the starts and the
+        best order of the rules are predicted whatever the budget is. Progress receives the predicted bytes.
+      program: the module with its graph.
+      predict: predicts the bytes of temporaries for a sequence of all instructions.
       starts: orders `[n]` of the graph's ops to start from.
-      bound: lower bound of all figures, in bytes.
+      bound: lower bound on the bytes of temporaries.
     """
     search = _Search(task, program, predict, starts, bound)
     search.run()
@@ -226,7 +227,7 @@ class _Search:
     """State of a search: the best order so far, and the sources of new ones.
 
     Attributes:
-      best: `[n]`, or None before the first.
+      best: `[n]`: the best order so far; None before the first.
     """
 
     def __init__(
@@ -274,12 +275,12 @@ class _Search:
             self._task.report(len(self._predicted), float(self._least))
 
     def plan(self) -> Plan:
-        """The plan of the best order so far."""
+        """Returns the plan of the best order so far."""
         assert self.best is not None
         return self._task.plan(None, self.best, evaluations=len(self._predicted))
 
     def _is_idle(self, turn: int) -> bool:
-        """True if the last gain is too many turns and seconds ago."""
+        """True if the last gain was too many turns and seconds ago."""
         bytes_then, seconds_then, turn_then = self._last_gain
         seconds = self._task.seconds
         if turn == 0 or self._least < (1 - GAIN) * bytes_then:
@@ -292,7 +293,7 @@ class _Search:
         return self._task.is_spent(len(self._predicted))
 
     def _try_nearby(self, flow: Flow, passes: Passes, rng: np.random.Generator) -> None:
-        """Predicts a random order near the best, if one of low peak is found within `TRIES`."""
+        """Predicts the temporaries of a random order near the best, if one of low peak is found within `TRIES`."""
         assert self.best is not None
         highest = NEAR_SLACK * passes.usage(self.best).max()
         for _ in range(TRIES):
@@ -304,7 +305,7 @@ class _Search:
                 return
 
     def _try(self, order: np.ndarray, *, always: bool = False) -> None:
-        """Predicts an order unless it was predicted before; only within the budget, or with `always`."""
+        """Predicts an order's temporaries unless that was done before; only within the budget, or with `always`."""
         key = order.tobytes()
         if key in self._predicted or (self._over() and not always):
             return
@@ -315,7 +316,7 @@ class _Search:
 
 
 def _least(ops: Sequence[Op]) -> Iterator[Op]:
-    """Ops with the bytes that they certainly need.
+    """Yields ops with only the bytes that they certainly need, for a lower bound.
 
     A loop's or a branch's inner temporaries may be in the buffers of its arguments and results while these are unused;
     the results of a call may be in the buffers of its operands.

@@ -3,11 +3,11 @@
 - `repeatable`: the ops that XLA may compute twice.
 - `Routes`: the views between instructions and the tensors that they read, and so the instructions that may read a clone
   in place of the original.
-- `Clone`: an instruction that is computed again, by name and, for the disk, by number (`numbered`, `named`). Searches
-  choose among a graph's ops; `wire_clones` adds clones of the views through which they are read.
-- `RunTimes`: estimated seconds of instructions on two modest CPU cores. Only ratios matter: the part of a program's run
-  time that clones take. `roofline` assumes one rate for all arithmetic, which is wrong on CPUs: matrix products use the
-  vector units fully, a transcendental function costs XLA about twenty additions, a transposition waits for memory. The
+- `Clone`: an instruction that is computed once more. `numbered` and `named` convert clones to numbers for the disk and
+  back. Searches choose among a graph's ops; `wire_clones` adds clones of the views through which they are read.
+- `RunTimes`: estimated run times of instructions on two modest CPU cores. Only ratios matter: the share of a program's
+  run time that clones take. `roofline` assumes one rate for all arithmetic, which is wrong on CPUs: matrix products use
+  the vector units fully, a transcendental function costs XLA about 20 additions, a transposition waits for memory. The
   rates are round figures from a profile of EfficientNetB0's training step on two cores of a cloud machine: 6.6 s
   estimated, 7.5 s measured; its loops 0.8 s and 0.75 s.
 """
@@ -38,14 +38,14 @@ CHEAP = frozenset(
 _INSIDE = CHEAP | CONTRACTED | {"gather", "map", "reduce", "reduce-precision", "reduce-window", "fusion"}
 # Expensive, except if the value is large and its contraction is short, as in a convolution on few channels.
 _EXPENSIVE = frozenset(("convolution", "dot", "reduce", "reduce-window"))
-_KINDS = ("kLoop", "kCustom", "kOutput")  # of fusions; on the CPU, library calls are kCustom
+_KINDS = ("kLoop", "kCustom", "kOutput")  # kinds of fusions; on the CPU, library calls are kCustom
 # These cannot be redirected to a clone: they pass buffers through and write into them.
 _FIXED_READERS = frozenset(("async-start", "conditional", "while"))
 _SINGLE_VIEWS = frozenset(("bitcast", "get-tuple-element"))
-_LAUNCH = 2e-6  # seconds
-_BYTES = 10e9  # a second
+_LAUNCH = 2e-6  # seconds for each instruction
+_BYTES = 10e9  # bytes per second
 _PRODUCTS = 40e9  # FLOP/s of products and convolutions
-_SIMPLE = 4e9  # other operations a second
+_SIMPLE = 4e9  # other operations per second
 _SLOW = 4e-9  # seconds for each element of a transcendental or a transposition
 _SLOW_OPCODES = frozenset(
     str.split(
@@ -60,7 +60,7 @@ Numbered = tuple[tuple[int, tuple[int, ...]], ...]  # (original, users) of each 
 
 
 def repeatable(program: HloProgram, *, expensive: bool = False) -> list[bool]:
-    """For every op of the program's graph, True if XLA may compute it twice: deterministic, with one output, and cheap.
+    """Returns for each op of the program's graph whether XLA may compute it twice: deterministic, one output, cheap.
 
     With `expensive`, expensive ops may be computed twice too: products, convolutions and reductions, alone and fused.
     """
@@ -82,13 +82,13 @@ def repeatable(program: HloProgram, *, expensive: bool = False) -> list[bool]:
 
 
 def _shared_buffers(program: HloProgram, writes: ArgumentWrites) -> set[str]:
-    """Tensors in buffers that may be written into later, so that a late reader may find other contents.
+    """Returns the tensors in buffers that may be written into later, so that a late reader may find other contents.
 
-    Some of them are no aliases in the graph, because XLA would copy first. But XLA inserts its copies before clones are
-    added.
+    Some of them are not aliases in the graph, because XLA would copy first. But XLA inserts its copies before clones
+    are added.
 
     Args:
-      program: of the graph.
+      program: the module with its graph.
       writes: writes over arguments; late writers wait for the arguments' readers, clones included (`rewrite.py`).
     """
     module, entry = program.module, program.module.entry
@@ -110,7 +110,7 @@ def _shared_buffers(program: HloProgram, writes: ArgumentWrites) -> set[str]:
 
 
 def is_repeatable(module: HloModule, i: Instruction, expensive: bool) -> bool:
-    """True if an instruction, with all that it fuses, is cheap and gives the same bits when computed again.
+    """True if an instruction, with all that it fuses, is cheap and returns the same bits when computed again.
 
     With `expensive`, products, convolutions and reductions are accepted too.
     """
@@ -125,20 +125,20 @@ def is_repeatable(module: HloModule, i: Instruction, expensive: bool) -> bool:
 
 
 class Routes:
-    """Paths from instructions to the tensors that they read: direct, or through views."""
+    """Finds the paths from instructions to the tensors that they read, directly or through views."""
 
     def __init__(self, program: HloProgram) -> None:
         self._entry = program.module.entry
 
     def may_read_clone(self, reader: str, origin: str) -> bool:
-        """True if an instruction can be rewired to read a clone of the origin."""
+        """True if the instruction `reader` can be rewired to read a clone of the instruction `origin`."""
         return self.views(reader, origin) is not None
 
     def views(self, reader: str, origin: str) -> list[tuple[str, ...]] | None:
-        """The paths from a reader to an instruction with one result.
+        """Finds the views between a reader and an instruction with one result, the origin.
 
         Args:
-          reader, origin: names of instructions.
+          reader, origin: names of the two instructions.
 
         Returns:
           For each operand that is a view of the origin, the views in between, the one next to the origin first; () for
@@ -166,7 +166,7 @@ class Routes:
         return paths or None
 
     def _shows(self, name: str, origin: str) -> bool:
-        """True if an instruction is among those that a view shows."""
+        """True if `origin` is among the instructions that a view shows."""
         pending, visited = [name], {name}
         while pending:
             view = self._entry.by_name[pending.pop()]
@@ -185,8 +185,8 @@ class Clone:
     A clone has its original's operands, unless it is itself among the users of another clone.
 
     Attributes:
-      name: of the clone; unique in the module.
-      original: name of the instruction, which is no clone.
+      name: name of the clone; unique in the module.
+      original: name of the original instruction, which is not a clone itself.
       users: names of the instructions, and of clones, that read the clone in place of the original.
     """
 
@@ -195,25 +195,25 @@ class Clone:
     users: tuple[str, ...]
 
 
-ClonesByName = Mapping[str, Sequence[Clone]]  # by name of the computation, for those that have clones
+ClonesByName = Mapping[str, Sequence[Clone]]  # name of a computation -> its clones; others may be absent
 
 
 def numbered(module: HloModule, clones: Sequence[Clone]) -> Numbered:
-    """The clones by number instead of name, since names differ between processes.
+    """Converts clones to numbers, since names differ between processes.
 
-    Numbers are places in `module.entry.instructions`; the k-th clone has the k-th number after those.
+    Numbers are indices in `module.entry.instructions`; the k-th clone has the k-th number after those.
     """
     number = numbers(module, clones)
     return tuple((number[c.original], tuple(number[user] for user in c.users)) for c in clones)
 
 
 def numbers(module: HloModule, clones: Sequence[Clone]) -> dict[str, int]:
-    """The number of every instruction of the entry computation and of every clone, by name."""
+    """Returns a table: name of an instruction of the entry computation, or of a clone -> its number."""
     return {name: k for k, name in enumerate((*module.entry.by_name, *(clone.name for clone in clones)))}
 
 
 def named(module: HloModule, clones: Numbered) -> tuple[Clone, ...]:
-    """The inverse of `numbered`, with the names of this process.
+    """Converts numbers to clones: the inverse of `numbered`.
 
     Raises:
       PlanError: a number is out of range.
@@ -233,7 +233,7 @@ def named(module: HloModule, clones: Numbered) -> tuple[Clone, ...]:
 
 
 def clone_names(module: HloModule, originals: Iterable[str]) -> list[str]:
-    """A name for one clone of each of the originals, in this order."""
+    """Returns a new name for one clone of each of the originals, in this order."""
     mark = "again"
     while any(f".{mark}" in name for name in module.entry.by_name):
         mark += "n"
@@ -243,15 +243,15 @@ def clone_names(module: HloModule, originals: Iterable[str]) -> list[str]:
 def wire_clones(
     program: HloProgram, routes: Routes, clones: list[tuple[int, frozenset[int]]]
 ) -> tuple[list[str], tuple[Clone, ...]]:
-    """Instructions for clones of ops, and for the views through which they are read.
+    """Converts clones of graph ops to clones of instructions, with clones of the views through which they are read.
 
     Args:
-      program: of n ops.
-      routes: of the program.
-      clones: for each, its op and the nodes that read it; the k-th is node n + k.
+      program: the module with its graph of n ops.
+      routes: routes of the program.
+      clones: for each clone, its op and the nodes that read it. Nodes 0 to n - 1 are ops, the k-th clone is node n + k.
 
     Returns:
-      The name of every node's instruction, and all clones: those of the ops first, then those of views.
+      For every node, the name of its instruction; and all clones: those of the ops first, then those of views.
     """
     ops = [op.name for op in program.graph.ops]
     originals = ops + [ops[op] for op, _ in clones]
@@ -285,16 +285,16 @@ def wire_clones(
 
 
 class RunTimes:
-    """Estimated seconds of a module's instructions."""
+    """Estimates run times of a module's instructions, in seconds."""
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
         self._flops = Flops(module)
-        self._runs: dict[str, float] = {}  # by computation
-        self._seconds: dict[tuple[str, str], float] = {}  # by computation and instruction
+        self._runs: dict[str, float] = {}  # computation -> seconds
+        self._seconds: dict[tuple[str, str], float] = {}  # (computation, instruction) -> seconds
 
     def of(self, i: Instruction, computation: Computation | None = None) -> float:
-        """Seconds of one instruction of a computation, by default of the entry."""
+        """Returns the run time of an instruction of a computation (by default of the entry), in seconds."""
         computation = computation or self._module.entry
         key = computation.name, i.name
         if key not in self._seconds:
@@ -302,11 +302,11 @@ class RunTimes:
         return self._seconds[key]
 
     def of_moving(self, size: int) -> float:
-        """Seconds of reading and writing `size` bytes."""
+        """Returns the seconds to read and write `size` bytes."""
         return _LAUNCH + 2 * size / _BYTES
 
     def of_computation(self, name: str) -> float:
-        """Seconds of one run of a computation."""
+        """Returns the seconds of one run of a computation."""
         if name not in self._runs:
             computation = self._module.computations[name]
             instructions = (i for i in computation.instructions if i.opcode not in CONTRACTED)
@@ -325,7 +325,7 @@ class RunTimes:
         return _LAUNCH + moved / _BYTES + simple / _SIMPLE + products / _PRODUCTS + slow * _SLOW
 
     def _inside(self, computation: Computation, i: Instruction) -> tuple[int, int]:
-        """Elements of slow operations, and FLOPs of products, including fused ones."""
+        """Counts the elements of slow operations, and the FLOPs of products, including fused ones."""
         if i.opcode == "fusion":
             body = self._module.computations[i.called[0]]
             parts = [self._inside(body, inner) for inner in body.instructions]

@@ -19,15 +19,15 @@ LOCAL = (1 << LOCAL_BITS) - 1
 
 
 class Editing:
-    """Editing of one computation's message.
+    """Adds and removes instructions of one computation's protobuf message.
 
     Attributes:
       message: the computation's message, which is changed.
-      by_name: messages of its instructions.
+      by_name: name of an instruction -> its message.
     """
 
     def __init__(self, message: Any, order: Sequence[str] = ()) -> None:
-        """Args: `order` of its instructions' names; empty for a fused computation."""
+        """`order` has the names of its instructions in execution order; empty for a fused computation."""
         self.message = message
         self.by_name: dict[str, Any] = {i.name: i for i in message.instructions}
         self._order = list(order)
@@ -53,12 +53,12 @@ class Editing:
         return i
 
     def operands(self, i: Any) -> list[Any]:
-        """The operands of an instruction."""
+        """Returns the operands of an instruction."""
         by_id = {each.id & LOCAL: each for each in self.by_name.values()}
         return [by_id[k & LOCAL] for k in i.operand_ids]
 
     def users(self, name: str) -> list[Any]:
-        """The instructions that read an instruction."""
+        """Returns the instructions that read an instruction."""
         number = self.by_name[name].id & LOCAL
         return [i for i in self.by_name.values() if number in [k & LOCAL for k in i.operand_ids]]
 
@@ -78,7 +78,7 @@ class Editing:
         """Removes those of the instructions that have no users, and then operands that only they read.
 
         Args:
-          names: of the instructions.
+          names: names of the instructions.
           may_go: returns True if an instruction may be removed.
 
         Returns:
@@ -96,7 +96,7 @@ class Editing:
         """Writes the instructions to the message.
 
         Returns:
-          Their ids in the order in which they run: new ones come right before their first user.
+          Their ids in execution order: new ones come right before their first user.
         """
         old = [self.by_name[name] for name in self._order if name in self.by_name]
         placed = {i.name for i in old}
@@ -106,11 +106,11 @@ class Editing:
 
 
 class ModuleEditing:
-    """Editing of a copy of a module's message; the original is not changed.
+    """Edits a copy of a module's protobuf message; the original is not changed.
 
     Attributes:
-      original: the module.
-      names: of its computations, by their ids.
+      original: the original module.
+      names: id of a computation -> its name.
       unused: ids of computations to remove.
     """
 
@@ -123,20 +123,20 @@ class ModuleEditing:
         self.names = {c.id: c.name for c in self._message.computations}
         self.unused: set[int] = set()
         self._editing: dict[str, Editing] = {}
-        self._added: dict[str, list[Any]] = {}  # by the computation whose fusions they are
+        self._added: dict[str, list[Any]] = {}  # name of a computation -> new fused computations that it calls
         self._count, self._mark = 0, "ahead"
         while any(f".{self._mark}" in name for c in module.sequential for name in c.by_name):
             self._mark += "n"
 
     def edited(self, name: str) -> Editing:
-        """The editing of a computation, created at the first request."""
+        """Returns the editing of a computation, created at the first request."""
         if name not in self._editing:
             computation = self.original.computations[name]
             self._editing[name] = Editing(self._messages[name], self.original.order(computation))
         return self._editing[name]
 
     def fresh(self, name: str) -> str:
-        """A new name for an instruction or a computation."""
+        """Returns a new name for an instruction or a computation."""
         self._count += 1
         return f"{name}.{self._mark}{self._count}"
 
@@ -153,14 +153,14 @@ class ModuleEditing:
         return ids
 
     def new_fusion(self, caller: str, name: str) -> Editing:
-        """A new, empty computation for a fusion."""
+        """Adds a new, empty computation for a fusion."""
         message = type(self._message.computations[0])(name=name, id=self._fusions.new_id(), is_fusion_computation=True)
         self._added.setdefault(caller, []).append(message)
         self._editing[name] = Editing(message)
         return self._editing[name]
 
     def finish(self) -> HloModule:
-        """The edited module."""
+        """Returns the edited module."""
         orders = {editing.message.id: editing.finish() for editing in self._editing.values()}
         for scheduled in self._message.schedule.sequences:
             if scheduled.key in orders:
@@ -180,7 +180,7 @@ class ModuleEditing:
 
 
 def without_parts(shape: bytes, places: Iterable[int]) -> bytes:
-    """A tuple's shape without some of its parts."""
+    """Removes parts from a tuple's serialized shape."""
     message = shape_message(shape)
     for place in sorted(places, reverse=True):
         del message.tuple_shapes[place]
@@ -191,7 +191,7 @@ class Builder:
     """Adds instructions to a backward loop's body, one for each step.
 
     Attributes:
-      names: of the instructions, by the steps' numbers.
+      names: number of a step -> name of the instruction that computes it.
     """
 
     def __init__(self, editing: ModuleEditing, loops: Loops) -> None:
@@ -253,7 +253,7 @@ class Builder:
 
     @functools.cached_property
     def _index(self) -> str:
-        """Name of the instruction that gives the forward loop's trip whose slices the backward loop reads.
+        """Name of the instruction that computes which trip of the forward loop wrote the slices that are read now.
 
         It is the index at which the backward loop reads them, clamped into the residual as XLA clamps it: by slicing
         an iota of the numbers of all trips.
@@ -289,9 +289,9 @@ class Builder:
         """Adds a fusion that computes another fusion up to an instruction; returns its name.
 
         Args:
-          expressions: of the other fusion's computation.
+          expressions: expressions of the computation that has the other fusion.
           reference: the instruction inside of the other fusion.
-          cuts: names of the operands to read in place of instructions inside of the other fusion, by their names.
+          cuts: name of an instruction inside of the other fusion -> name of the operand to read in its place.
         """
         scope, end = reference
         inside, name = expressions.inside(scope), self._editing.fresh(scope)
@@ -322,32 +322,32 @@ class Builder:
 
 
 def _parameter(like: Any, number: int) -> Any:
-    """A parameter instruction with another instruction's shape."""
+    """Creates a parameter instruction with another instruction's shape."""
     return type(like)(opcode="parameter", shape=like.shape, parameter_number=number)
 
 
 def _vector(scalar: bytes, size: int) -> bytes:
-    """The shape of a vector of `size` elements of a scalar's type."""
+    """Returns the serialized shape of a vector with `size` elements of a scalar's type."""
     shape = shape_message(scalar)
     shape.dimensions[:], shape.is_dynamic_dimension[:], shape.layout.minor_to_major[:] = [size], [False], [0]
     return bytes(shape.SerializeToString())
 
 
 class FusionCopies:
-    """Copies of fused computations: XLA requires one caller for each.
+    """Copies fused computations, since XLA requires that each has only one caller.
 
     Attributes:
-      copies: the copied computations by the id of their original.
+      copies: id of an original computation -> its copies.
     """
 
     def __init__(self, message: Any) -> None:
-        """Args: the module's message."""
+        """`message`: the module's protobuf message, in which the originals are."""
         self.copies: dict[int, list[Any]] = {}
         self._computations = {c.id: c for c in message.computations}
         self._next = max(self._computations) + 1
 
     def new_id(self) -> int:
-        """The id of a new computation."""
+        """Returns an id for a new computation."""
         self._next += 1
         return self._next - 1
 
@@ -355,7 +355,7 @@ class FusionCopies:
         """Copies a fused computation, with those that it fuses in turn.
 
         Returns:
-          The id of the copy; of a computation that is not fused, its own id: several instructions may apply it.
+          The id of the copy; for a computation that is not fused, its own id: several instructions may call it.
         """
         original = self._computations[number]
         if not original.is_fusion_computation:

@@ -1,15 +1,15 @@
-"""Greedy choice of values to compute again, so that a schedule needs no more than a target.
+"""Greedy choice of values to compute again, so that a schedule needs at most a target number of bytes.
 
-A `State` is a schedule with clones, as live ranges of values over time. The op at place p of the order runs at time
-2 p + 1; the clones for it run at time 2 p, right before. A **node** is an op (its index) or a clone of one (numbers
-from n on). A **value** is a version of a buffer that one node writes. Values of ops have the numbers of their
+A `State` is a schedule with clones, as live ranges of values over time. The op at position p of the order runs at time
+2 p + 1; the clones for it run at time 2 p, right before. A **node** is one of n ops (its index) or a clone of one
+(numbers from n on). A **value** is a version of a buffer, written by one node. Values of ops have the numbers of their
 buffers, values of clones further numbers.
 
 A **gap** is the time between two uses of a value. Dropping the value there, and computing it again right before the
 later use, frees memory in between. The operands must exist then: each is alive anyway, is small and kept for that, or
-is computed again too. Gaps are taken by their score: bytes over the target that they remove, summed over time, per
-second of computation. Scores seldom grow when other gaps are taken, so a queue of old scores finds the best gap after a
-few evaluations (Minoux 1978, "lazy greedy").
+is computed again too. Gaps are chosen by their score: bytes over the target that they remove, summed over time, per
+second of computation. Scores seldom grow when other gaps are chosen, so a queue of old scores finds the best gap after
+a few evaluations (Minoux 1978, "lazy greedy").
 
 Many values may be computed from the same few operands, such as the growing concatenations of a dense network from its
 layers. Keeping these operands pays only if several values are dropped. With `shared`, a kept operand is charged in
@@ -29,21 +29,21 @@ import numpy as np
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.solvers.flow import Flow
 
-SMALL = 0.05  # of the bytes that are dropped may be kept alive instead of computed again
+SMALL = 0.05  # operands of at most this share of the dropped bytes may be kept alive instead of computed again
 SMALL_SHARED = 0.8  # the same with shared charges
-MAX_CHAIN = 8  # clones for one gap
-PRECISE = 0.01  # of the peak: the bisection of the target ends at this interval
-MAX_RUNS = 8
+MAX_CHAIN = 8  # most clones for one gap
+PRECISE = 0.01  # share of the peak: the bisection of the target ends at this interval
+MAX_RUNS = 8  # most steps of the bisection
 
 
 class Facts:
-    """Facts that do not depend on the schedule: n ops, their reads and writes, and which ops may be computed again.
+    """Facts about a graph of n ops that do not depend on the schedule.
 
     Attributes:
       flow: the graph as lists.
-      seconds: by op.
-      repeatable: by op.
-      fixed: pairs (op, buffer): the op must read the original.
+      seconds: estimated run time of each op.
+      repeatable: whether each op may be computed again.
+      fixed: pairs (op, buffer): the op must read the original value of the buffer, not a clone's.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Facts:
         repeatable: Sequence[bool],
         may_read_clone: Callable[[str, str], bool],
     ) -> None:
-        """Args: `may_read_clone(reader, origin)` of the names of ops."""
+        """`may_read_clone(reader, origin)`: whether op `reader` may read a clone of op `origin`; both are names."""
         self.flow = Flow(graph)
         self.seconds, self.repeatable = seconds, repeatable
         self.n = graph.arrays.num_ops
@@ -66,7 +66,7 @@ class Facts:
             for user in self.flow.users[buffer]
             if not may_read_clone(graph.ops[user].name, graph.ops[writer].name)
         }
-        self.reuses: dict[int, list[tuple[int, int]]] = {}  # by op: (buffer written, buffer that it may take over)
+        self.reuses: dict[int, list[tuple[int, int]]] = {}  # op -> (buffer written, buffer that it may take over)
         for buffer, source in sorted(self.flow.reuses.items()):
             pairs = self.reuses.setdefault(self.writer[buffer], [])
             if source not in {other for _, other in pairs}:
@@ -77,23 +77,23 @@ class State:
     """An order of ops and clones, and the live ranges of their values.
 
     Attributes:
-      facts: of the graph.
-      op: by node, the op that it computes.
-      time: by node.
-      reads: by node, the value that it reads of each buffer.
-      values: by number; values that clones write have numbers above those of all buffers.
-      versions: by buffer, the numbers of its values.
-      clone_seconds: seconds of all clones.
-      profile: `[2 n] int64`, bytes at each time.
+      facts: facts about the graph.
+      op: for each node, the op that it computes.
+      time: for each node, the time at which it runs.
+      reads: for each node, a table: buffer -> the value of it that the node reads.
+      values: number -> value; values that clones write have numbers above those of all buffers.
+      versions: buffer -> numbers of its values.
+      clone_seconds: estimated run time of all clones together.
+      profile: `[2 n]` int64, bytes in use at each time.
     """
 
     def __init__(self, facts: Facts, order: Sequence[int], clones: Sequence[tuple[int, frozenset[int]]] = ()) -> None:
         """Builds the state of an order.
 
         Args:
-          facts: of the graph.
-          order: nodes: all ops and clones.
-          clones: for each, its op and the nodes that read it; the k-th is node n + k.
+          facts: facts about the graph.
+          order: all nodes (ops and clones) in execution order.
+          clones: for each clone, its op and the nodes that read it; the k-th clone is node n + k.
         """
         self.facts, flow = facts, facts.flow
         self.op = [*range(facts.n), *(op for op, _ in clones)]
@@ -117,7 +117,7 @@ class State:
         self.profile = self._profile(len(order))
 
     def copy(self) -> "State":
-        """An independent copy; `facts` is shared."""
+        """Returns an independent copy; `facts` is shared."""
         other = object.__new__(State)
         other.facts, other.overwritten = self.facts, self.overwritten
         other.clone_seconds, other._next_value = self.clone_seconds, self._next_value
@@ -135,15 +135,15 @@ class State:
         return [(self.op[node], frozenset(written[node].readers)) for node in range(n, len(self.op))]
 
     def size(self, value: int) -> int:
-        """Bytes of a value."""
+        """Returns the size of a value in bytes."""
         return self.facts.flow.size[self.values[value].buffer]
 
     def birth(self, value: int) -> int:
-        """Time at which a value is written."""
+        """Returns the time at which a value is written."""
         return self.time[self.values[value].writer]
 
     def death(self, value: int) -> int:
-        """Time of a value's last use; that of its writing if it has no readers."""
+        """Returns the time of a value's last use, or at which it is written if it has no readers."""
         v = self.values[value]
         return max((self.time[node] for node in v.readers), default=self.time[v.writer])
 
@@ -152,8 +152,8 @@ class State:
 
         Args:
           op: the op.
-          time: at which the clone runs.
-          reads: the value of each buffer that it reads.
+          time: time at which the clone runs.
+          reads: buffer -> the value of it that the clone reads.
 
         Returns:
           The number of the value that it writes.
@@ -182,7 +182,7 @@ class State:
         self._next_value += 1
 
     def _overwritten(self) -> set[int]:
-        """Values that their last reader writes over."""
+        """Returns the values that their last reader writes over."""
         overwritten = set()
         for node, op in enumerate(self.op):
             for _, source in self.facts.reuses.get(op, ()):
@@ -209,7 +209,7 @@ def lower_peak(state: State, limit: float, over: Callable[[], bool]) -> State:
 
     Args:
       state: the present state; it is not changed.
-      limit: seconds of all clones, present ones included.
+      limit: most seconds of all clones together, present ones included.
       over: returns True once the search should stop with the best state so far.
 
     Returns:
@@ -236,9 +236,9 @@ class Value:
     """A version of a buffer, written by one node.
 
     Attributes:
-      buffer: number.
-      writer: node.
-      readers: nodes.
+      buffer: number of the buffer.
+      writer: the node that writes it.
+      readers: the nodes that read it.
     """
 
     buffer: int
@@ -257,7 +257,7 @@ def _rank(state: State) -> tuple[int, float]:
 
 
 class _Closure:
-    """The ops to compute again, and the values to keep, to have an op computed again at some time."""
+    """Ops to compute again and values to keep, so that one op can be computed again at a later time."""
 
     def __init__(self, room: float) -> None:
         self.room = room  # bytes that may be kept for it
@@ -278,8 +278,8 @@ class Greedy:
     """Greedy search that adds clones to a state, in place.
 
     Args:
-      state: to change.
-      target: bytes.
+      state: the state to change.
+      target: peak to reach, in bytes.
       shared: True to divide the charge for a kept operand among several values.
     """
 
@@ -289,10 +289,10 @@ class Greedy:
         self._charged = self._charges() if shared else {}
 
     def run(self, limit: float, over: Callable[[], bool]) -> None:
-        """Takes gaps until the peak is at most the target, no gap fits the limit, or `over` returns True.
+        """Drops values in gaps until the peak is at most the target, no gap fits the limit, or `over` returns True.
 
         Args:
-          limit: seconds of all clones.
+          limit: most seconds of all clones together.
           over: returns True once the search should stop.
         """
         state = self._state
@@ -320,7 +320,7 @@ class Greedy:
                 heapq.heappush(self._queue, (-gain.score, value, time))
 
     def _gain(self, value: int, time: int) -> _Gain | None:
-        """Gain of dropping a value before its use at a time; None if it is not positive or the gap is not feasible."""
+        """Computes the gain of dropping a value before its use at `time`; None if not positive or not feasible."""
         state = self._state
         v = state.values[value]
         late = [node for node in v.readers if state.time[node] >= time]
@@ -342,7 +342,7 @@ class Greedy:
         return _Gain(relief / seconds, seconds, at, late, closure) if relief > 0 else None
 
     def _relief(self, size: int, begin: int, at: int, closure: _Closure) -> float:
-        """Decrease of bytes over the target, summed over time, from dropping `size` bytes from `begin` to `at`."""
+        """Sums, over time, the decrease of bytes over the target if `size` bytes are dropped from `begin` to `at`."""
         state = self._state
         first = begin + 1
         ends = {value: state.death(value) + (value not in state.overwritten) for value in closure.kept}
@@ -357,7 +357,7 @@ class Greedy:
         return float(np.maximum(over, 0).sum() - np.maximum(over + change, 0).sum())
 
     def _close(self, op: int, at: int, closure: _Closure) -> bool:
-        """Adds an op and all that it needs to the closure; True if it can be computed at that time."""
+        """Adds an op and all that it needs to the closure; True if it can be computed at time `at`."""
         state, flow = self._state, self._state.facts.flow
         if len(closure.order) + 1 > MAX_CHAIN:
             return False
@@ -390,7 +390,7 @@ class Greedy:
         return len(closure.order) <= MAX_CHAIN
 
     def _charges(self) -> dict[int, float]:
-        """Bytes charged for keeping each buffer.
+        """Returns the bytes charged for keeping each buffer.
 
         This is its size divided by the number of repeatable values that read it and are alive at the peak, at least 1.
         """
@@ -404,7 +404,7 @@ class Greedy:
         return charges
 
     def _last_before(self, buffer: int, at: int) -> int | None:
-        """The youngest value of a buffer that is written by a time, or None."""
+        """Returns the latest value of a buffer that is written no later than time `at`, or None."""
         state = self._state
         births = [(state.birth(value), value) for value in state.versions[buffer] if state.birth(value) <= at]
         return max(births)[1] if births else None

@@ -43,11 +43,11 @@ _PASS_THROUGH = ("bitcast", "copy")
 
 
 class Expressions:
-    """The numbers of a computation's values.
+    """Value numbering of a computation: equal numbers mean equal bits, also across fusions.
 
     Attributes:
       module, computation: the computation and its module.
-      number: by reference.
+      number: reference -> number of its value.
       contracted: references inside of fusions that may be contracted with a product or have an opcode that is not
         compared: each has a number of its own.
       products: references inside of fusions that may be contracted with a sum.
@@ -68,16 +68,16 @@ class Expressions:
                 self.number["", i.name] = self._of(i, "") if is_known else self._new(("", i.name))
 
     def inside(self, fusion: str) -> Computation:
-        """The fused computation of a fusion."""
+        """Returns the fused computation of a fusion."""
         return self.module.computations[self.computation.by_name[fusion].called[0]]
 
     def instruction(self, reference: Reference) -> Instruction:
-        """The instruction of a reference."""
+        """Returns the instruction of a reference."""
         scope, name = reference
         return (self.inside(scope) if scope else self.computation).by_name[name]
 
     def origin(self, reference: Reference) -> Reference:
-        """The reference at which the value is computed: parameters and fusions are followed to their source."""
+        """Follows parameters and fusions; returns the reference at which the value is computed."""
         while True:
             scope, name = reference
             i = self.instruction(reference)
@@ -89,7 +89,7 @@ class Expressions:
                 return reference
 
     def operands(self, reference: Reference) -> list[Reference]:
-        """References of an instruction's operands."""
+        """Returns the references of an instruction's operands."""
         return [(reference[0], name) for name in self.instruction(reference).operands]
 
     def is_parameter(self, reference: Reference) -> bool:
@@ -128,12 +128,12 @@ class Residual:
     """An array of which each trip of the forward loop writes one slice; all trips together write the whole array.
 
     Attributes:
-      place: in the tuple that the forward loop carries.
-      argument: place in the tuple of the backward loop's initial values.
-      axis: of the array, with one slice for each trip.
-      writer: name of the instruction of the forward loop's body that writes the slice.
+      place: index in the tuple that the forward loop carries.
+      argument: index in the tuple of the backward loop's initial values.
+      axis: axis of the array along which the slices are stacked.
+      writer: name of the instruction in the forward loop's body that writes the slice.
       update: reference of the slice.
-      bytes: of the array.
+      bytes: size of the whole array.
     """
 
     place: int
@@ -149,9 +149,9 @@ class Reading:
     """A read of a residual in a backward loop.
 
     Attributes:
-      reader: name of an instruction of its body.
-      slices: names of the dynamic slices: inside of the reader, a fusion, or the reader itself.
-      index: reference of the slice's index.
+      reader: name of the instruction in the loop's body.
+      slices: names of the `dynamic-slice`s: inside of the reader if that is a fusion, else the reader itself.
+      index: reference of the slices' index.
     """
 
     reader: str
@@ -166,10 +166,10 @@ class Loops:
       module: the module.
       caller: the computation that runs them.
       forward, backward: the loops.
-      trips: of the forward loop; None if unknown.
-      counter: place of the induction variable in the tuple that the forward loop carries, if it counts from 0 by 1;
+      trips: number of trips of the forward loop; None if unknown.
+      counter: index of the induction variable in the tuple that the forward loop carries, if it counts from 0 by 1;
         else None.
-      residuals: in the order of the caller's reads of them.
+      residuals: the residuals, in the order in which the caller reads them.
     """
 
     def __init__(self, module: HloModule, caller: Computation, forward: Instruction, backward: Instruction) -> None:
@@ -189,7 +189,7 @@ class Loops:
 
     @functools.cached_property
     def shared(self) -> Mapping[int, int]:
-        """Values that both loops receive and neither changes: places in the backward loop by those in the forward."""
+        """Values that both loops receive and neither changes: index in the forward tuple -> in the backward tuple."""
         bodies = self.forward_body.computation, self.backward_body.computation
         kept_forward, kept_backward = map(unchanged, bodies)
         backward = {name: k for k, name in enumerate(initial_values(self.caller, self.backward)) if k in kept_backward}
@@ -204,7 +204,7 @@ class Loops:
         return next(indices, None)
 
     def readings(self, residual: Residual) -> Sequence[Reading]:
-        """All reads of a residual in the backward loop, at the common index.
+        """Returns all reads of a residual in the backward loop, at the common index.
 
         Empty if the residual is used in any other way than slice by slice, in the backward loop or elsewhere.
         """
@@ -299,7 +299,7 @@ class Loops:
 
 
 def loops_of(module: HloModule) -> Iterator[Loops]:
-    """The pairs of loops of a module that have residuals."""
+    """Yields the pairs of loops in a module that have residuals."""
     called = Counter(name for c in module.computations.values() for i in c.instructions for name in i.called)
     for caller in module.sequential:
         loops = [i for i in caller.instructions if i.opcode == "while" and _is_plain(module, caller, i)]
@@ -319,14 +319,14 @@ def loops_of(module: HloModule) -> Iterator[Loops]:
 
 
 def part_names(computation: Computation, source: str = "") -> Iterator[tuple[int, str]]:
-    """Places and names of the `get-tuple-element`s of a tuple, by default the first parameter."""
+    """Yields index and name of each `get-tuple-element` that reads a tuple, by default the first parameter."""
     for i in computation.users[source or computation.parameters[0].name]:
         if i.opcode == "get-tuple-element":
             yield i.attributes.tuple_index, i.name
 
 
 def _counter(loop: Instruction) -> int | None:
-    """Place of a loop's induction variable in the tuple that it carries; None unless it counts from 0 by 1."""
+    """Returns the index of a loop's induction variable in its carried tuple; None unless it counts from 0 by 1."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
         if config["known_init_step"] != _FROM_ZERO:
@@ -337,18 +337,18 @@ def _counter(loop: Instruction) -> int | None:
 
 
 def unchanged(body: Computation) -> frozenset[int]:
-    """Places of the values that a loop's body passes on unchanged."""
+    """Returns the indices, in the carried tuple, of the values that a loop's body passes on unchanged."""
     parts = {name: k for k, name in part_names(body)}
     return frozenset(k for k, name in enumerate(body.root.operands) if parts.get(name) == k)
 
 
 def initial_values(caller: Computation, loop: Instruction) -> tuple[str, ...]:
-    """Names of a loop's initial values."""
+    """Returns the names of a loop's initial values."""
     return caller.by_name[loop.operands[0]].operands
 
 
 def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
-    """The only axis along which a part is smaller, with size 1 there; else None."""
+    """Returns the only axis along which `part` is smaller than `whole`, if its size is 1 there; else None."""
     smaller = [k for k, (size, part_size) in enumerate(zip(whole, part, strict=True)) if size != part_size]
     return smaller[0] if len(smaller) == 1 and part[smaller[0]] == 1 else None
 

@@ -1,11 +1,11 @@
 """Recomputation plans: the instructions to compute again, and their order, within a limit of run time.
 
 `recompute` plans one program for the least temporary memory. `recompute_everywhere` plans a module's entry and the
-bodies of its loops, each as a separate program. A body's clones cost run time in each trip, and all computations share
-one limit. If XLA does not know a loop's number of trips, the limit is a part of one trip's run time. The computation
-whose clones save most of the module's bytes comes first, then the others with the rest of the limit. Branches and calls
-are left alone: their results may be written over their arguments, and that is decided outside of them. After a program
-is reordered, `prune` removes clones that the new order does not need.
+bodies of its loops, each as a separate program. A body's clones (instructions that run twice) cost run time in each
+trip, and all computations share one limit. If XLA does not know a loop's number of trips, the limit is a share of one
+trip's run time. The computation whose clones save most of the module's bytes comes first, then the others with the rest
+of the limit. Branches and calls are left alone: their results may be written over their arguments, and that is decided
+outside of them. After a program is reordered, `prune` removes clones that the new order does not need.
 """
 
 import time
@@ -31,25 +31,25 @@ from graphrl.xla.recompute.rewrite import insert_clones
 from graphrl.xla.settings import PROBLEM, check_limit
 
 MAX_ROUNDS = 6
-LEAST_GAIN = 0.002  # of the memory: a round that saves less is the last one
-ROUND_SHARE = 0.4  # of the time must be left to start another round, or class
-CHOOSING, ORDERING = 0.4, 0.3  # of the time that is left, in a round, for all classes together
-LEAST_SECONDS = 0.2  # for one class, even if no time is left
-LEAST_NEED = 0.05  # of the module's bytes: computations with less in addition to their arguments are left alone
-LEAST_BODY_SECONDS = 0.05  # for one computation, even if no time is left
+LEAST_GAIN = 0.002  # share of the memory: a round that saves less is the last one
+ROUND_SHARE = 0.4  # share of the time that must be left to start another round, or class of candidates
+CHOOSING, ORDERING = 0.4, 0.3  # shares of the time that is left, in a round, for all classes together
+LEAST_SECONDS = 0.2  # time for one class, even if no time is left
+LEAST_NEED = 0.05  # share of the module's bytes: computations that need less, without arguments, are left alone
+LEAST_BODY_SECONDS = 0.05  # time for one computation, even if no time is left
 LEAST_COMPUTATIONS = 2  # computations planned even if no time is left: the entry, and the body that needs most
-FIRST = 0.6  # of the time that is left goes to each turn but the last one
-Clones = list[tuple[int, frozenset[int]]]
+FIRST = 0.6  # share of the time that is left for each turn but the last one
+Clones = list[tuple[int, frozenset[int]]]  # as in `State`
 
 
 class Recomputation(NamedTuple):
     """A module that computes some values again.
 
     Attributes:
-      module: with the clones, in the planned orders.
-      clones: by computation.
-      predicted: bytes of temporaries that XLA will need for it.
-      cost: part of the program's estimated run time that the clones take.
+      module: the module with the clones, in the planned orders.
+      clones: the clones of each computation, by its name.
+      predicted: bytes of temporaries that XLA is predicted to need for it.
+      cost: share of the program's estimated run time that the clones take.
     """
 
     module: HloModule
@@ -61,7 +61,7 @@ class Recomputation(NamedTuple):
 def recompute(
     program: HloProgram, order: ArrayLike, *, limit: float, seconds: float = 10.0, seed: int = 0
 ) -> Recomputation | None:
-    """Plans recomputation of a program's cheap values.
+    """Plans which values of a program are computed again, and its order, for the least temporary memory.
 
     Each round has three steps: `lower_peak` chooses clones in the present order, method "min-cut" reorders the program,
     and `prune` removes useless clones. At the end `least_temp` orders the best program by XLA's predicted temporaries.
@@ -70,11 +70,11 @@ def recompute(
     of them, but with them the limit may be spent badly. The first round tries both classes, later rounds the better.
 
     Args:
-      program: scheduled, as XLA left it.
-      order: `[n]` ops of its graph; a good one without recomputation.
-      limit: part of the program's estimated run time (`RunTimes`) that clones may take, 0 to 1.
-      seconds: of search, of wall clock; a round that has started is completed.
-      seed: of the search for orders.
+      program: the module as XLA scheduled it, with its graph of n ops.
+      order: `[n]`: a good order of the ops without recomputation.
+      limit: share of the program's estimated run time (`RunTimes`) that clones may take, 0 to 1.
+      seconds: search time in seconds of wall clock; a round that has started is completed.
+      seed: seed of the search for orders.
 
     Returns:
       The plan with the fewest predicted bytes, or None if no clones lower them.
@@ -91,10 +91,10 @@ def recompute_everywhere(module: HloModule, *, limit: float, seconds: float, see
     """Plans recomputation in the computations of a scheduled module, see `recompute`.
 
     Args:
-      module: scheduled.
-      limit: part of the module's estimated run time that clones may take, 0 to 1.
-      seconds: of search, of wall clock; a search that has started is completed.
-      seed: of the searches for orders.
+      module: the scheduled module.
+      limit: share of the module's estimated run time that clones may take, 0 to 1.
+      seconds: search time in seconds of wall clock; a search that has started is completed.
+      seed: seed of the searches for orders.
     """
     end, costs, runs = time.perf_counter() + seconds, RunTimes(module), runs_of(module)
     total = costs.of_computation(module.entry.name)
@@ -127,10 +127,10 @@ def _program(module: HloModule, name: str) -> HloModule:
 def _better(
     best: Recomputation, name: str, limit: float, part: float, seconds: float, seed: int
 ) -> Recomputation | None:
-    """The best module with clones in one more computation, or None if that does not lower its predicted bytes.
+    """Adds clones in computation `name` to the best module; None if that does not lower its predicted bytes.
 
     Args:
-      limit: part of the module's run time that the new clones may take.
+      limit: share of the module's run time that the new clones may take.
       part: the module's run time divided by that of all runs of the computation; at least 1.
     """
     module = best.module
@@ -153,7 +153,7 @@ def _better(
 
 
 def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
-    """The module with clones in its computations."""
+    """Inserts clones into the computations of a module."""
     for name, copies in clones.items():
         if copies:
             module = put_back(module, insert_clones(_program(module, name), copies))
@@ -161,14 +161,14 @@ def with_clones(module: HloModule, clones: ClonesByName) -> HloModule:
 
 
 class _Variant(NamedTuple):
-    """A program with clones and an order of it."""
+    """A program with clones, in an order."""
 
     order: list[int]  # nodes
     clones: Clones
-    program: HloProgram  # of the module with the clones
+    program: HloProgram  # the module with the clones, and its graph
     names: tuple[Clone, ...]
-    places: np.ndarray  # [ops of that program], the order
-    predicted: int  # bytes
+    places: np.ndarray  # [ops of that graph], the order
+    predicted: int  # bytes of temporaries
 
 
 class _Search:
@@ -199,7 +199,7 @@ class _Search:
         return self._final_order(best) if best.clones else None
 
     def _rounds(self, present: _Variant) -> Iterator[tuple[_Variant, Facts]]:
-        """One round with each class of candidates for which there is time; classes that find nothing are left out."""
+        """Runs a round with each class of candidates for which there is time; yields those that lower the peak."""
         for facts in self.classes:
             state = State(facts, present.order, present.clones)
             if facts is self.classes[0] or self._has_time():
@@ -238,9 +238,8 @@ class _Search:
     def _program(
         self, order: Sequence[int], clones: Clones
     ) -> tuple[HloProgram, list[int], np.ndarray, tuple[Clone, ...]]:
-        """The program with the clones, the order as nodes and as ops of its graph, and the clones as instructions.
-
-        Instructions that write over an argument move behind the clones that read it.
+        """Inserts clones into the program; returns it, the order as nodes and as ops of its graph, and the clones as
+        instructions. Instructions that write over an argument move behind the clones that read it.
         """
         names, copies = wire_clones(self.program, self.routes, clones)
         program = read_hlo(insert_clones(self.program.module, copies))
@@ -265,7 +264,7 @@ class _Search:
 
 
 def _valid(graph: ComputationGraph, order: Sequence[int]) -> list[int]:
-    """A valid order of ops: each op that precedes one of its predecessors moves right behind it."""
+    """Repairs an order of ops: each op that comes before one of its predecessors moves right behind it."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return least_first(place, graph.arrays.waiting())
@@ -291,7 +290,7 @@ def prune(state: State) -> list[int]:
 
 
 def _earlier(state: State, value: int) -> int | None:
-    """The youngest other value of the same buffer that exists when this one is written, or None."""
+    """Returns the latest other value of the same buffer that exists when this one is written, or None."""
     versions = state.versions[state.values[value].buffer]
     birth = state.birth(value)
     births = [(state.birth(v), v) for v in versions if v != value and state.birth(v) <= birth and _in_use(state, v)]
@@ -338,7 +337,7 @@ def _unread(state: State, node: int, written: dict[int, int]) -> list[int]:
 
 
 def without_nodes(state: State, removed: list[int]) -> tuple[list[int], Clones]:
-    """The order and the remaining clones, renumbered, as arguments of `State`."""
+    """Returns the order and the clones without the `removed` nodes, renumbered, as arguments of `State`."""
     n, dropped = state.facts.n, set(removed)
     kept = [node for node in range(len(state.op)) if node not in dropped]
     number = {node: k for k, node in enumerate(kept)}

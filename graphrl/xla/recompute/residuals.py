@@ -1,8 +1,9 @@
-"""Residuals of loops that are dropped, and steps by which the backward loop computes their slices again.
+"""Choice of loop residuals to drop, and the steps by which the backward loop computes their slices again.
 
-`choose_residuals` drops the residuals with most bytes per second of recomputation. `Recipes` has the steps that give a
-slice of a residual, from slices of kept residuals and from values that both loops receive. `numbered` and `named`
-translate the choice to numbers for the disk and back, since names differ between processes.
+A residual is an array that a forward loop keeps for a backward loop, one slice in each trip (loops.py).
+`choose_residuals` drops those with most bytes per second of recomputation. `Recipes` plans the steps that compute a
+slice again, from slices of kept residuals and from values that both loops receive. `numbered` and `named` translate the
+choice to numbers for the disk and back, since names differ between processes.
 """
 
 import heapq
@@ -16,20 +17,20 @@ from graphrl.xla.bodies import runs_of
 from graphrl.xla.recompute.candidates import RunTimes, is_repeatable
 from graphrl.xla.recompute.loops import Loops, Reference, Residual, loops_of
 
-LEAST_BYTES = 2**16  # of a residual: smaller ones are kept
-_FREE = 1e-7  # part of the run time: smaller costs rank as this one
-MAX_CHAIN = 40  # instructions, each of which needs the one before
+LEAST_BYTES = 2**16  # least size of a residual to drop
+_FREE = 1e-7  # share of the run time: smaller costs rank as this one
+MAX_CHAIN = 40  # longest chain of instructions to compute a slice
 _BACK = ("bitcast", "copy")  # their inverse has the same opcode
-Dropped = tuple[tuple[int, int, int, tuple[int, ...]], ...]
+Dropped = tuple[tuple[int, int, int, tuple[int, ...]], ...]  # see `numbered`
 
 
 class Choice(NamedTuple):
-    """Residuals that are dropped.
+    """Residuals to drop, and the effect of that.
 
     Attributes:
-      dropped: the residuals, by number.
-      bytes: of all of them.
-      cost: part of the module's run time that computing them again takes, less the time that writing them took.
+      dropped: the residuals, in the form of `numbered`.
+      bytes: size of all of them together.
+      cost: time to compute them again, less the time that writing them took, as a share of the module's run time.
     """
 
     dropped: Dropped
@@ -41,8 +42,8 @@ def choose_residuals(module: HloModule, limit: float, over: Callable[[], bool] =
     """Chooses the residuals to drop: by bytes per cost, or by bytes alone, whichever drops more bytes.
 
     Args:
-      module: scheduled.
-      limit: part of the module's run time that may be spent.
+      module: the scheduled module.
+      limit: largest cost, as a share of the module's run time.
       over: returns True once the search should stop with the residuals chosen so far.
     """
     loops, costs = list(loops_of(module)), RunTimes(module)
@@ -62,7 +63,7 @@ def _greedy(
     1978, "lazy greedy"). Residuals that could not be dropped are tried again until no more can be.
 
     Returns:
-      The pairs, and the part of the run time that is spent.
+      The pairs, and the share of the run time that is spent.
     """
     spent, count = 0.0, -1
     while count < sum(len(pair.dropped) for pair in pairs):
@@ -86,12 +87,12 @@ def _greedy(
 
 
 class _Pair:
-    """A pair of loops and its dropped residuals.
+    """A forward and a backward loop, and their dropped residuals.
 
     Attributes:
-      loops: the pair.
-      dropped: its dropped residuals.
-      cost: of dropping them, as part of the module's run time.
+      loops: the two loops.
+      dropped: their dropped residuals.
+      cost: cost of dropping them, as a share of the module's run time.
     """
 
     def __init__(self, loops: Loops, costs: RunTimes) -> None:
@@ -106,11 +107,11 @@ class _Pair:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all dropped residuals."""
+        """Size of all dropped residuals together."""
         return sum(residual.bytes for residual in self.dropped)
 
     def left(self) -> list[Residual]:
-        """Residuals that are kept and may be dropped."""
+        """Returns the residuals that are kept and may be dropped."""
         return [residual for residual in self._large if residual not in self.dropped]
 
     def drop(self, residual: Residual) -> None:
@@ -119,7 +120,7 @@ class _Pair:
         self.dropped = (*self.dropped, residual)
 
     def cost_of(self, residual: Residual) -> float:
-        """The pair's cost with one more dropped residual; infinite if it cannot be computed again."""
+        """Returns the cost if one more residual is dropped; infinite if it cannot be computed again."""
         loops, dropped = self.loops, (*self.dropped, residual)
         recipes = Recipes(loops, [residual for residual in loops.residuals if residual not in dropped], self._costs)
         try:
@@ -132,10 +133,10 @@ class _Pair:
 
 
 def numbered(module: HloModule, dropped: Mapping[Loops, Sequence[Residual]]) -> Dropped:
-    """Residuals by number instead of name, since names differ between processes.
+    """Converts residuals to numbers, since names differ between processes.
 
-    For each pair of loops: the caller's place in `module.sequential`, the places of the forward and the backward loop
-    in the caller's instructions, and the residuals' places.
+    For each pair of loops these are the index of the caller in `module.sequential`, the indices of the forward and the
+    backward loop among the caller's instructions, and a tuple of `Residual.place`.
     """
     sequential = [c.name for c in module.sequential]
     pairs = []
@@ -147,7 +148,7 @@ def numbered(module: HloModule, dropped: Mapping[Loops, Sequence[Residual]]) -> 
 
 
 def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
-    """The inverse of `numbered`, with the names of this process.
+    """Converts numbers to residuals: the inverse of `numbered`.
 
     Raises:
       PlanError: the module has no such loops, or not these residuals.
@@ -164,7 +165,7 @@ def named(module: HloModule, dropped: Dropped) -> dict[Loops, list[Residual]]:
 
 
 class Impossible(PlanError):
-    """A dropped residual cannot be computed in the backward loop."""
+    """Raised if a dropped residual cannot be computed in the backward loop."""
 
     def __init__(self, loops: Loops) -> None:
         super().__init__(
@@ -176,15 +177,15 @@ class Step(NamedTuple):
     """An instruction to add to the backward loop's body.
 
     Attributes:
-      kind: "given": a part of the loop's carried tuple, which exists already; "index": of the slices that the loop
-        reads; "slice": of a residual; "undo": the inverse of a bitcast or of a copy into another layout; "clone": an
-        instruction of the forward loop, with all that it fuses; "part": a fusion of the forward loop, computed up to
-        one of its instructions.
-      what: of "given" the part's place; of "index" the index; of "slice" the residual; else the instruction that is
-        undone, cloned, or the last of the part.
-      operands: numbers of the steps that it reads; of a part, in the order of `cuts`.
-      cuts: of a part: names of the instructions inside of the fusion that its operands replace.
-      seconds: of one trip.
+      kind: "given": a part of the loop's carried tuple, which exists already; "index": the index at which the loop
+        reads slices; "slice": a slice of a residual; "undo": the inverse of a bitcast or of a copy into another layout;
+        "clone": an instruction of the forward loop, with all that it fuses; "part": a fusion of the forward loop,
+        computed up to one of its instructions.
+      what: for "given" the index in the tuple; for "index" the instruction that computes it; for "slice" the residual;
+        else the instruction to undo or to clone, or the last one of the part.
+      operands: numbers of the steps that it reads; for "part", in the order of `cuts`.
+      cuts: for "part": names of the instructions inside of the fusion that its operands replace.
+      seconds: estimated run time in one trip.
     """
 
     kind: Literal["given", "index", "slice", "undo", "clone", "part"]
@@ -195,12 +196,12 @@ class Step(NamedTuple):
 
 
 class Recipes:
-    """Steps for the slices of dropped residuals.
+    """Plans the steps that compute slices of dropped residuals in the backward loop.
 
     Args:
-      loops: the pair.
+      loops: the forward and the backward loop.
       kept: residuals that are not dropped.
-      costs: of the module.
+      costs: run times of the module's instructions.
 
     Attributes:
       steps: all steps so far; operands have lower numbers.
@@ -209,7 +210,7 @@ class Recipes:
     def __init__(self, loops: Loops, kept: Collection[Residual], costs: RunTimes) -> None:
         self._loops, self._forward, self._costs = loops, loops.forward_body, costs
         self.steps: list[Step] = []
-        self._step_of: dict[int, int] = {}  # by number of the value
+        self._step_of: dict[int, int] = {}  # number of a value -> step that computes it
         self._impossible: set[int] = set()
         self._depth = 0
         self._kept: dict[int, tuple[Residual, tuple[Reference, ...]]] = {}
@@ -219,19 +220,19 @@ class Recipes:
                     self._kept[number] = residual, back
 
     def of(self, residual: Residual) -> int:
-        """The number of the step that gives the slice of a residual.
+        """Adds the steps that compute the slice of a residual; returns the number of the last one.
 
         Raises:
-          Impossible: no steps give it.
+          Impossible: it cannot be computed.
         """
         return self._step(residual.update)
 
     def seconds(self, wanted: Sequence[int]) -> float:
-        """Seconds of one trip for some steps and all that they need."""
+        """Estimates the run time in one trip of some steps and all that they need, in seconds."""
         return sum(self.steps[number].seconds for number in self.needed(wanted))
 
     def needed(self, wanted: Sequence[int]) -> list[int]:
-        """Numbers of some steps and of all that they need, operands first."""
+        """Returns the numbers of some steps and of all that they need, operands first."""
         needed = set(wanted)
         pending = list(needed)
         while pending:
@@ -242,7 +243,7 @@ class Recipes:
         return sorted(needed)
 
     def _ways_back(self, residual: Residual) -> Iterator[tuple[int, tuple[Reference, ...]]]:
-        """Numbers of the values that a slice contains, and the instructions to undo to get them, last first."""
+        """Yields the numbers of values that a slice contains, each with the instructions to undo for it, last first."""
         reference = residual.update
         back: tuple[Reference, ...] = ()
         while True:
@@ -315,7 +316,7 @@ class Recipes:
         raise Impossible(loops)
 
     def _part(self, reference: Reference) -> int:
-        """A fusion computed up to an instruction, from its operands or from kept values inside of it."""
+        """Adds a step that computes a fusion up to an instruction, from its operands or from kept values inside it."""
         scope, end = reference
         forward, inside = self._forward, self._forward.inside(reference[0])
         cuts: list[str] = []
@@ -340,7 +341,7 @@ class Recipes:
         return self._add("part", reference, [self._step((scope, name)) for name in cuts], seconds, cuts)
 
     def _contracts_alike(self, end: Reference, within: Collection[str], cuts: Collection[str]) -> bool:
-        """True if LLVM contracts the same products and sums in a part of a fusion as in the whole.
+        """True if LLVM contracts the same products and sums (fused multiply-add) in a part of a fusion as in the whole.
 
         This requires the same loops around them, no product separated from its sum, and no computed value of the part
         that the rest of the fusion reads.

@@ -23,11 +23,11 @@ _VIEWS = ("bitcast", "constant", "get-tuple-element")
 
 
 def insert_clones(module: HloModule, clones: Sequence[Clone]) -> HloModule:
-    """The module with the clones in it, each scheduled right before the first instruction that reads it.
+    """Adds clones to a module, each scheduled right before the first instruction that reads it.
 
     Args:
-      module: scheduled.
-      clones: of its entry computation, which may be one that a loop runs (`bodies.as_program`).
+      module: the scheduled module.
+      clones: clones in its entry computation, which may be a loop body (`bodies.as_program`).
 
     Returns:
       A new module with the donated parameters of `module`, which is not changed.
@@ -48,7 +48,7 @@ class _CloneEditor:
     """Inserts clones into a copy of a module's message."""
 
     def __init__(self, module: HloModule, clones: Sequence[Clone], readers: Mapping[str, frozenset[str]]) -> None:
-        """Args: `readers` has the readers of arguments, by the instruction that writes over them.
+        """`readers`: name of an instruction that writes over an argument -> names of the argument's readers.
 
         The writer must also wait for clones of these readers, and gets explicit dependencies on their originals: it may
         have waited for an original only because it read it.
@@ -106,12 +106,12 @@ class _CloneEditor:
 
 
 def _interleave(items: Sequence[Any], additions: Mapping[Any, list[Any]], key: Any) -> list[Any]:
-    """All items, each followed by the additions of its key."""
+    """Returns all items, each followed by the additions for its key."""
     return [each for item in items for each in (item, *additions.get(key(item), ()))]
 
 
 def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
-    """The module's own schedule with every clone right before the first instruction that reads it."""
+    """Returns the module's own schedule with every clone right before the first instruction that reads it."""
     clones_of: dict[str, list[Clone]] = {}
     for clone in clones:
         for user in clone.users:
@@ -129,13 +129,13 @@ def _scheduled(module: HloModule, clones: Sequence[Clone]) -> tuple[str, ...]:
 
 
 def without_residuals(module: HloModule, dropped: Dropped) -> HloModule:
-    """The module without some residuals: backward loops compute them again.
+    """Removes residuals from a module: backward loops compute them again.
 
     Each slice is computed right before the first instruction that reads it.
 
     Args:
-      module: scheduled.
-      dropped: residuals of its pairs of loops.
+      module: the scheduled module.
+      dropped: residuals of its pairs of loops, as in `residuals.numbered`.
 
     Raises:
       PlanError: it has no such residuals, or they cannot be computed again.
@@ -153,7 +153,7 @@ class _LoopEditor:
     def __init__(self, module: HloModule) -> None:
         self._module, self._costs = module, RunTimes(module)
         self.editing = ModuleEditing(module)
-        self._parts: dict[tuple[str, str], set[int]] = {}  # by (caller, loop): places that the loop no longer carries
+        self._parts: dict[tuple[str, str], set[int]] = {}  # (caller, loop) -> tuple indices no longer carried
 
     def recompute(self, loops: Loops, residuals: Sequence[Residual]) -> None:
         """Makes a backward loop compute residuals again."""
@@ -255,7 +255,7 @@ class _LoopEditor:
 
 
 def _make_bitcast(i: Any, operand: int) -> None:
-    """Turns an instruction into a view of another one's result."""
+    """Turns an instruction, in place, into a bitcast of the result of another one (id `operand`)."""
     kept = type(i)(name=i.name, opcode="bitcast", shape=i.shape, id=i.id, operand_ids=[operand])
     kept.control_predecessor_ids[:] = i.control_predecessor_ids
     i.CopyFrom(kept)

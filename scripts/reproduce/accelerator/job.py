@@ -19,15 +19,15 @@ Row = dict[str, Any]  # JSON: labels and figures, or labels and a "fault"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Measurements of one process.
+    """A part of the measurements that runs in its own process.
 
     Attributes:
-      section: that it belongs to.
-      part: of the section, "" for all of it.
+      section: name of its section of the page.
+      part: name of the part, "" for the whole section.
       platform: gpu, tpu or cpu.
-      ends: its limit, by `time.time`.
+      ends: time limit, by `time.time`.
       small: True for small sizes.
-      seed: of everything random.
+      seed: seed of all random choices.
     """
 
     section: str
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def left(self) -> float:
-        """Seconds until its limit."""
+        """Returns the seconds until its limit."""
         return self.ends - time.time()
 
 
@@ -48,7 +48,7 @@ Write = Callable[[Row], None]
 
 @contextlib.contextmanager
 def faults(write: Write, **labels: Any) -> Iterator[None]:
-    """Writes a row for an error raised in the `with`, and suppresses it: other parts may still work."""
+    """Context manager that writes a row for an error and suppresses it: other parts may still work."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -62,7 +62,7 @@ def faults(write: Write, **labels: Any) -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs the job of the argument. The system ends the process at the limit, even while XLA compiles."""
+    """Runs the job given as argument. The system ends the process at the limit, even while XLA compiles."""
     job = Job(**json.loads(sys.argv[1]))
     signal.setitimer(signal.ITIMER_REAL, max(0.01, job.left))
     rows = os.fdopen(os.dup(1), "w")

@@ -21,11 +21,11 @@ class _Section(NamedTuple):
     """A table of the page.
 
     Attributes:
-      title: of the section.
-      key: of the rows that are lines of the table.
-      headings: of the columns.
-      cells: format of a line.
-      text: above the table; a format of the last row.
+      title: heading of the section.
+      key: field that only the rows of this table have.
+      headings: headings of the columns.
+      cells: format string of a line.
+      text: format string of the text above the table, filled with the last row.
     """
 
     title: str
@@ -78,11 +78,11 @@ _SECTIONS = {
 
 
 def page_text(rows: Sequence[Row], args: argparse.Namespace, picture: str) -> str:
-    """Text of the page.
+    """Returns the text of the page.
 
     Args:
-      rows: of all parts so far.
-      args: of the command line.
+      rows: rows of all parts so far.
+      args: parsed command line.
       picture: file name of the learning curves, "" without one.
     """
     hardware, versions = (
@@ -109,13 +109,13 @@ def _measured(row: Row, name: str) -> bool:
 
 
 def _with_ratio(row: Row, rates: Mapping[tuple[str, int], float]) -> Row:
-    """CPU row, with the accelerator's rate as a multiple of its own, if there is one."""
+    """Adds to a CPU's row the accelerator's rate as a multiple of its own, if there is one."""
     rate = rates.get((row["env"], row["envs"]))
     return {**row, "ratio": f"{rate / row['rollouts_per_s']:.3g}" if rate else ""}
 
 
 def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
-    """Text and table, sorted by the first column; empty without rows."""
+    """Formats a section's text and table, sorted by the first column; empty without rows."""
     measured = [row for row in rows if section.key in row]
     lines = [section.cells.format(**row).split(" | ") for row in measured]
     lines.sort(key=lambda line: line[0])
@@ -123,7 +123,7 @@ def _table(section: _Section, rows: Sequence[Row]) -> list[str]:
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    """List of parts that were cut or could not be measured."""
+    """Lists the parts that were cut or could not be measured."""
     lines = []
     for row in rows:
         if "fault" in row or "cut" in row:
@@ -134,7 +134,7 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _summary(rows: Sequence[Row], args: argparse.Namespace) -> str:
-    """Sentence of the main results."""
+    """Formats the main results as a sentence."""
     if args.platform == "cpu":
         small = ", of small sizes, and XLA compiled with little effort" * args.small
         return (

@@ -36,7 +36,7 @@ GOAL = problem("makespan", "free")
 
 
 class _Episode(NamedTuple):
-    """An environment to be rolled out."""
+    """An environment whose rollouts are measured."""
 
     env: Environment[Any, Any, Any]
     params: Any  # instances, leading axis g
@@ -67,7 +67,7 @@ def _memory_map(_: Settings) -> _Episode:
 
 
 def _instances(env: str) -> Callable[..., Any]:
-    """Function that makes instances of an environment. Imported here, since its module may need packages of its own."""
+    """Imports the function that makes instances of an environment; its module may need packages of its own."""
     function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
     return function
 
@@ -96,7 +96,7 @@ def rollouts(job: Job, write: Write) -> None:
 
 
 def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
-    """Rates of `count` parallel environments, sharded over all devices.
+    """Measures the rates of `count` parallel environments, sharded over all devices.
 
     Raises:
       GraphrlError: an episode has not ended after its number of steps.
@@ -118,7 +118,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
 
 
 def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
-    """Episode of random valid actions. Returns its return, the last observation, and True if the episode has ended."""
+    """Plays an episode of random valid actions: returns its return, the last observation, and True if it has ended."""
     env, keys = episode.env, jax.random.split(key, episode.steps + 1)
 
     def step(key: jax.Array, state: Any, mask: Any) -> tuple[Any, Any]:
@@ -140,12 +140,12 @@ def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array,
 
 
 def _mask(observation: Any) -> Any:
-    """Mask of valid actions, None if all are valid."""
+    """Returns the mask of valid actions, None if all are valid."""
     return getattr(observation, "action_mask", None)
 
 
 def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: Any) -> Any:
-    """A random valid action, uniform."""
+    """Draws a valid action uniformly."""
     if mask is None:
         return specs.sample(env.action_spec(params), key)
     leaves, structure = jax.tree.flatten(mask)

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace, started: float) -> int:
     """Measures the sections of the command line. Returns the exit code: 1 if some could not be tried.
 
     Args:
-      args: of the command line.
+      args: parsed command line.
       started: start of the time limit, by `time.time`.
     """
     args.small = args.seconds < SMALL
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, started: float) -> int:
 
 
 def _jobs(args: argparse.Namespace, ends: float) -> Iterator[Job]:
-    """Parts of the measurements, each with its share of the time left at that point."""
+    """Yields the parts of the measurements, each with its share of the time left at that point."""
     parts = [name.split(":") for name in args.parts]
     for number, (section, *part) in enumerate(parts):
         share = SHARES[section] / sum(SHARES[name] for name, *_ in parts[number:])
@@ -77,7 +77,7 @@ def _write(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def _rows(job: Job, compiled: str) -> Iterator[Row]:
-    """Rows of a part as they arrive, and a last one if its process was cut or failed."""
+    """Runs a part; yields its rows as they arrive, and a last one if its process was cut or failed."""
     limit = job.left
     command = [sys.executable, "-m", "reproduce.accelerator.job", json.dumps(dataclasses.asdict(job))]
     environment = _environment(job, compiled)
@@ -96,7 +96,7 @@ def _rows(job: Job, compiled: str) -> Iterator[Row]:
 
 
 def _environment(job: Job, compiled: str) -> dict[str, str]:
-    """Environment variables of a part's process.
+    """Returns the environment variables for a part's process.
 
     It imports from this process's paths, in the same order, and sees the platform to measure. With small sizes,
     processes share a compilation cache.

@@ -88,13 +88,13 @@ class _Timer(Stop):
 
 @dataclasses.dataclass(frozen=True)
 class _ByTimer(Schedule):
-    """Schedule of validations by the timer."""
+    """Schedule whose validations the timer decides."""
 
     steps: int = 2**31 - 1
     timer: Any = None  # a `_Timer`
 
     def __post_init__(self) -> None:
-        """Checks nothing: the timer is no number."""
+        """Skips the checks of `Schedule`: the timer is not a number."""
 
     def validates(self, step: int) -> bool:
         return bool(self.timer.is_due)
@@ -104,7 +104,7 @@ class _ByTimer(Schedule):
 
 
 class _Nowhere(Checkpoints):
-    """Saves nothing: such a run is not resumed."""
+    """Checkpoints that are never saved: such a run is not resumed."""
 
     def save(self, info: Info, state: Any) -> Path:
         return Path()

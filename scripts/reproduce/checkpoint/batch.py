@@ -42,7 +42,7 @@ PRECISION = 0.02  # of a batch
 
 
 def batch(settings: Settings) -> Iterator[Table]:
-    """Table of the largest batches, with a row for each program."""
+    """Yields the table of the largest batches, with a row for each program."""
     lines, gains = [], []
     for name in settings.selected:
         methods = [NONE]
@@ -84,7 +84,7 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 
 
 def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
-    """Largest batch for which a plan of graphrl's fits; the search starts from `start`."""
+    """Returns the largest batch for which a plan of graphrl's fits; the search starts from `start`."""
 
     def fits(size: int) -> bool:
         key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
@@ -97,7 +97,7 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
 
 
 def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Largest batch that fits, 0 if not even one example fits.
+    """Searches for the largest batch that fits; returns 0 if not even one example fits.
 
     A batch larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
     steps that double, then halves the interval.
@@ -127,7 +127,7 @@ _FAST_COMPILE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_
 
 
 def values(settings: Settings) -> Iterator[Table]:
-    """Table of differences from the undecorated values and gradients, with a row for each program.
+    """Yields the table of differences from the undecorated values and gradients, with a row for each program.
 
     Raises:
       GraphrlError: the file has no figures of the requested device.
@@ -158,7 +158,7 @@ def values(settings: Settings) -> Iterator[Table]:
 
 
 def _lines(by_program: Mapping[str, Mapping[str, Figures]]) -> str:
-    """Table with a row for each program."""
+    """Returns a table with a row for each program."""
     lines = []
     for name, each in by_program.items():
         worst = max((figures["difference"] for figures in each.values()), default=0.0)
@@ -168,7 +168,7 @@ def _lines(by_program: Mapping[str, Mapping[str, Figures]]) -> str:
 
 
 def _notes(by_program: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
-    """Methods beyond the tolerance, and the precision of matrix products."""
+    """Yields methods beyond the tolerance, and the precision of matrix products."""
     for name, each in by_program.items():
         for method, figures in each.items():
             if figures["difference"] > TOLERANCE:
@@ -200,7 +200,7 @@ def _run(gradient: Any, program: Program, small: bool) -> tuple[Any, Any]:
 
 
 def _flat(tree: Any) -> np.ndarray:
-    """All numbers of a pytree, as one vector."""
+    """Concatenates all numbers of a pytree into one vector."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 

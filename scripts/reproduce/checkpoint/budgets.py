@@ -27,7 +27,7 @@ SHARES = (0.6, 0.4)  # of jax's own temporaries
 
 
 def budgets(settings: Settings) -> Iterator[Table]:
-    """Table of predicted and compiled temporaries, with a row for each program and method."""
+    """Yields the table of predicted and compiled temporaries, with a row for each program and method."""
     lines, quotients = [], []
     for name in settings.selected:
         for method in settings.among(tuple(OURS)):
@@ -49,7 +49,7 @@ def budgets(settings: Settings) -> Iterator[Table]:
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """Table of planning times by the middle method, with a row for each program."""
+    """Yields the table of planning times by the middle method, with a row for each program."""
     methods = settings.among(tuple(LIMITS))
     method = methods[len(methods) // 2]
     lines, searches = [], [0.0]
@@ -69,7 +69,7 @@ def planning(settings: Settings) -> Iterator[Table]:
 
 
 def planning_of(settings: Settings, name: str, method: str) -> Figures | None:
-    """Predicted bytes and slowdown, and seconds of planning."""
+    """Returns the predicted bytes, the predicted slowdown and the planning time in seconds of one method."""
     key = {"what": "planning", "program": name, "method": method, "size": settings.size}
     return settings.measurements.get(key, functools.partial(_planned, settings, name, method))
 
@@ -99,7 +99,7 @@ def _planned(settings: Settings, name: str, method: str) -> Figures:
 
 
 def kept(settings: Settings) -> Iterator[Table]:
-    """Table of budgets in bytes, with a row for each program and budget."""
+    """Yields the table of budgets in bytes, with a row for each program and budget."""
     lines, by_verify = [], {False: list[tuple[Figures, int]](), True: list[tuple[Figures, int]]()}
     for name in settings.selected:
         for share in SHARES:
@@ -146,7 +146,7 @@ def _is_kept(own: Figures, room: int) -> bool:
 
 
 def _reported(own: Figures) -> float:
-    """XLA's temporaries according to the report."""
+    """Returns XLA's temporaries according to the report."""
     return own["predicted"] if own["compiled"] is None else own["compiled"]
 
 
@@ -166,7 +166,7 @@ def _kept_figures(settings: Settings, name: str, share: float, budget: int, *, v
 
 
 def _within(settings: Settings, name: str, budget: int, verify: bool) -> Figures:
-    """Figures of planning for a budget, and XLA's temporaries of the result, None if the budget was refused."""
+    """Plans for a budget; returns its figures, and XLA's temporaries of the result, None if the budget was refused."""
     program = build(name, small=settings.quick)
     gradient, figures = fitted(program, budget, verify=verify)
     refused = figures["predicted"] is None

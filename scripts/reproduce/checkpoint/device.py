@@ -44,13 +44,13 @@ Steps = Mapping[str, Figures]  # of one program, by method
 
 
 class Task(NamedTuple):
-    """A program and a method.
+    """A gradient to compile and measure: a program and a method.
 
     Attributes:
-      program, method: their names.
+      program, method: names of the program and the method.
       small: True for the program's small size.
       chip: name of the chip that predicted times are for.
-      path: of the compiled gradient.
+      path: file of the compiled gradient.
     """
 
     program: str
@@ -73,7 +73,7 @@ class Compiled(NamedTuple):
 
 
 def device(settings: Settings) -> Iterator[Table]:
-    """Table of means, then a table for each program; writes a picture to --out.
+    """Yields the table of means, then a table for each program; writes a picture to --out.
 
     Raises:
       GraphrlError: none of the requested methods belongs to this section, or the file has no figures of the requested
@@ -144,7 +144,7 @@ def _run(failed: Mapping[Task, str], task: Task) -> Figures:
 
 
 def _lines(steps: Steps) -> str:
-    """Table with a row for each method."""
+    """Returns a table with a row for each method."""
     lines = []
     for method, own in steps.items():
         peak = None if own["peak"] is None else own["peak"] - own["results"]
@@ -160,13 +160,13 @@ def _lines(steps: Steps) -> str:
 
 
 def _slowdowns(steps: Steps, method: str) -> tuple[float, float]:
-    """Measured and predicted slowdown against the undecorated gradient, which must have been measured."""
+    """Returns measured and predicted slowdown against the undecorated gradient, which must have been measured."""
     measured, predicted = (steps[method][which] / steps[NONE][which] - 1 for which in ("step", "seconds"))
     return measured, predicted
 
 
 def _curves(steps: Mapping[str, Steps]) -> dict[str, Curves]:
-    """Points with measured slowdowns, of programs whose undecorated gradient was measured."""
+    """Returns points with measured slowdowns, of programs whose undecorated gradient was measured."""
     return {
         program: Curves(_points(own, RULES), [], _points(own, LIMITS)) for program, own in steps.items() if NONE in own
     }
@@ -182,7 +182,7 @@ def _points(steps: Steps, methods: Iterable[str]) -> list[Point]:
 
 
 def _means(steps: Mapping[str, Steps]) -> str:
-    """Table of means over programs, with a row for each method."""
+    """Returns the table of means over programs, with a row for each method."""
     lines = []
     for method in METHODS:
         some = [own for own in steps.values() if method in own and NONE in own]
@@ -194,7 +194,7 @@ def _means(steps: Mapping[str, Steps]) -> str:
 
 
 def _notes(steps: Mapping[str, Steps]) -> Iterator[str]:
-    """Accuracy of the predictions, and the XLA flags of the measurements."""
+    """Yields the accuracy of the predictions, and the XLA flags of the measurements."""
     apart, near = list[float](), list[bool]()
     for own in steps.values():
         for method, figures in own.items():
@@ -224,7 +224,7 @@ def compile_task(task: Task) -> tuple[Task, str]:
 
 
 def run_task(task: Task) -> Figures:
-    """Figures of a task whose file exists."""
+    """Runs a compiled task, whose file must exist; returns its measurements."""
     program, file = build(task.program, small=task.small), Compiled(*pickle.loads(task.path.read_bytes()))
     args = jax.block_until_ready(jax.device_put(program.draw(_SEED)))
     step = serialize_executable.deserialize_and_load(*file.executable)
@@ -252,7 +252,7 @@ def _compiled(task: Task) -> Compiled:
 
 
 def _peak(step: Any, args: Any) -> int | None:
-    """Peak bytes in use after a step, less the bytes in use before it. None if the device reports no memory."""
+    """Measures a step's peak bytes in use, less the bytes in use before it; None if the device reports no memory."""
     before = _stats().get("bytes_in_use")
     jax.block_until_ready(step(*args))
     return None if before is None else _stats()["peak_bytes_in_use"] - before

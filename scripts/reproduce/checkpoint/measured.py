@@ -33,11 +33,11 @@ from reproduce.models.losses import Program, undecorated
 
 
 class Kind(NamedTuple):
-    """A loss.
+    """A kind of program: a loss at two sizes.
 
     Attributes:
       build: builds the program from its sizes, of which one is `batch`.
-      full, small: its sizes.
+      full, small: arguments of `build` for either size.
     """
 
     build: Callable[..., Program]
@@ -133,7 +133,7 @@ POLICIES: Mapping[str, Any] = {
 
 
 def plain(program: Program) -> Gradient:
-    """Gradient without any rule."""
+    """Returns the gradient function without any checkpointing rule."""
     return jax.value_and_grad(program.loss(undecorated))
 
 
@@ -180,7 +180,7 @@ def planned(method: str, program: Program) -> graphrl.CheckpointedFunction:
 
 
 def slowdown_of(method: Method, program: Program) -> float:
-    """Estimated time of the traced gradient over that of the undecorated one, less 1."""
+    """Returns the estimated time of the traced gradient over that of the undecorated one, less 1."""
     own, without = (jax.make_jaxpr(each(program))(*program.args) for each in (method, plain))
     return gradient_seconds(own, CHIP) / gradient_seconds(without, CHIP) - 1
 
@@ -243,16 +243,16 @@ _OF_DEVICE, _OF_REST = 0.8, 0.95
 
 
 def memory(settings: Settings, program: str, method: str, batch: int | None = None) -> Figures | None:
-    """XLA's figures for a gradient.
+    """Returns XLA's figures for a gradient.
 
     These are bytes (`gpu_compile.GpuMemory`), seconds to trace and to compile, and the summed roofline time of the
     compiled module's instructions ("seconds").
 
     Args:
-      settings: whose file keeps them.
-      program: its name.
-      method: of `GRADIENTS` or `XLA`.
-      batch: instead of the program's own.
+      settings: settings, whose file stores the figures.
+      program: program name.
+      method: a key of `GRADIENTS`, or `XLA`.
+      batch: batch size in place of the program's own.
     """
     key: dict[str, Any] = {"what": "memory", "program": program, "method": method, "size": settings.size}
     if batch is not None:
@@ -266,7 +266,7 @@ def memory(settings: Settings, program: str, method: str, batch: int | None = No
 
 
 def slowdown(settings: Settings, program: str, method: str) -> float | None:
-    """Estimated time of the traced gradient over that of the undecorated one, less 1; None if a measurement failed.
+    """Estimates the relative slowdown of the traced gradient over the undecorated one; None if a measurement failed.
 
     XLA's own recomputation is in no traced function. Its slowdown is that of the compiled modules.
     """
@@ -277,7 +277,7 @@ def slowdown(settings: Settings, program: str, method: str) -> float | None:
 
 
 def compiled_slowdown(settings: Settings, program: str, method: str) -> float | None:
-    """Slowdown by the instructions of the compiled modules; None if a measurement failed."""
+    """Returns the slowdown by the instructions of the compiled modules; None if a measurement failed."""
     own, undecorated = (memory(settings, program, name) for name in (method, NONE))
     return own["seconds"] / undecorated["seconds"] - 1 if own and undecorated else None
 
@@ -299,7 +299,7 @@ def _compiled(settings: Settings, name: str, method: str, batch: int | None) -> 
 
 
 def _compiled_in_less(settings: Settings, name: str, share: float, whole: Figures) -> Figures:
-    """Figures of the undecorated gradient on a GPU with room for a share of its temporaries."""
+    """Returns figures of the undecorated gradient on a GPU with room for a share of its temporaries."""
     program = build(name, small=settings.quick)
     room = (share * whole["temporaries"] / _OF_REST + whole["arguments"]) / _OF_DEVICE
     return _of_gradient(settings, program, plain(program), device_bytes=int(room))
@@ -316,19 +316,19 @@ def _of_gradient(settings: Settings, program: Program, gradient: Gradient, **opt
 
 
 def _of_instructions(compiled: Any, chip: str) -> float:
-    """Summed roofline seconds of a compiled module's instructions."""
+    """Returns the summed roofline seconds of a compiled module's instructions."""
     (module,) = compiled.runtime_executable().hlo_modules()
     graph = read_hlo(parse_module(module.as_serialized_hlo_module_proto(), "XLA's module"), chip=chip).graph
     return sum(op.runtime for op in graph.ops)
 
 
 class Point(NamedTuple):
-    """A method on a program.
+    """Memory and time of a method on a program, a point of a curve.
 
     Attributes:
-      method: its name.
-      temporaries: in bytes, by XLA's compiler.
-      share: of the undecorated gradient's temporaries.
+      method: method name.
+      temporaries: bytes of temporaries, by XLA's compiler.
+      share: `temporaries` as a share of the undecorated gradient's.
       slowdown: estimated time over the undecorated gradient's, less 1.
     """
 
@@ -339,7 +339,7 @@ class Point(NamedTuple):
 
 
 def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Point]:
-    """Points of the methods that could be measured."""
+    """Returns points of the methods that could be measured."""
     whole, measured = memory(settings, program, NONE), list[Point]()
     for method in methods:
         figures, time = memory(settings, program, method), slowdown(settings, program, method)
@@ -350,12 +350,12 @@ def points(settings: Settings, program: str, methods: Iterable[str]) -> list[Poi
 
 
 def least(candidates: Sequence[Point], slowdown: float) -> Point | None:
-    """Point with the least temporaries within a slowdown, None if there is no such point."""
+    """Returns the point with the least temporaries within a slowdown, None if there is no such point."""
     return min((point for point in candidates if point.slowdown <= slowdown), key=_by_memory, default=None)
 
 
 def best(candidates: Sequence[Point]) -> Point | None:
-    """Point with the least temporaries, the fastest of those; None without points."""
+    """Returns the point with the least temporaries (of several, the fastest); None without points."""
     return min(candidates, key=_by_memory, default=None)
 
 

@@ -31,7 +31,7 @@ class Way(NamedTuple):
     """A way to store hidden activations.
 
     Attributes:
-      policy: of jax.
+      policy: jax's checkpoint policy.
       awaited: True if the forward pass waits for copies to the host.
       joined: True if a barrier joins the gradients of a layer.
     """
@@ -56,7 +56,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def offload(settings: Settings) -> Iterator[Table]:
-    """Table of barriers, then one with a row for each program and limit."""
+    """Yields the table of barriers, then one with a row for each program and limit."""
     yield barriers(settings)
     lines, quotients = [], []
     for name in settings.programs or (settings.selected if settings.quick else OFFLOADED):
@@ -88,7 +88,7 @@ def offload(settings: Settings) -> Iterator[Table]:
 
 
 def barriers(settings: Settings) -> Table:
-    """Table of barriers, with a row for each way."""
+    """Returns the table of barriers, with a row for each way."""
     lines = []
     for name, way in WAYS.items():
         key = {"what": "barriers", "way": name, "size": settings.size}

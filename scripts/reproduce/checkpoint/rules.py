@@ -37,7 +37,7 @@ _SHOWN = -40, 50  # percent of slowdown; slower points are not drawn
 
 
 def rules(settings: Settings) -> Iterator[Table]:
-    """Table of means, and one for each program.
+    """Yields the table of means, and one for each program.
 
     Raises:
       GraphrlError: the packages are missing.
@@ -48,7 +48,7 @@ def rules(settings: Settings) -> Iterator[Table]:
 
 
 def tables(settings: Settings) -> list[Table]:
-    """Tables of `rules` without a check for the packages: missing measurements fail."""
+    """Returns tables of `rules` without a check for the packages: missing measurements fail."""
     methods = settings.among((*METHODS, *XLA))
     by_program = [_of_program(settings, program, methods) for program in settings.selected]
     return [_mean_table(settings, methods), *by_program]
@@ -73,7 +73,7 @@ def _of_program(settings: Settings, program: str, methods: tuple[str, ...]) -> T
 
 
 def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
-    """Geometric mean of shares of the undecorated gradient's temporaries, and mean of slowdowns."""
+    """Returns the geometric mean of shares of the undecorated gradient's temporaries, and mean of slowdowns."""
     lines, shares = [], dict[str, float]()
     for method in methods:
         some = [point for name in settings.selected for point in points(settings, name, [method])]
@@ -102,7 +102,7 @@ def _mean_table(settings: Settings, methods: tuple[str, ...]) -> Table:
 
 
 class Curves(NamedTuple):
-    """A program's points."""
+    """Points of a program, by kind of method."""
 
     rules: list[Point]
     xla: list[Point]
@@ -110,7 +110,7 @@ class Curves(NamedTuple):
 
 
 def curve(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program, and the targets; writes a picture to --out."""
+    """Yields a table with a row for each program, and the targets; writes a picture to --out."""
     by_name = {
         name: Curves(*(points(settings, name, settings.among(tuple(methods))) for methods in (RULES, XLA, OURS)))
         for name in settings.selected
@@ -141,7 +141,7 @@ def _share(point: Point | None) -> str:
 
 
 def targets(by_name: Mapping[str, Curves]) -> list[str]:
-    """Summary against the best rule at its slowdown, and the number of rules that graphrl equals at theirs."""
+    """Summarises graphrl against the best rule at its slowdown, and counts the rules that graphrl equals at theirs."""
     beaten, rules, quotients = 0, 0, []
     for curves in by_name.values():
         for rule in curves.rules[1:]:  # the first is none
@@ -162,7 +162,7 @@ def targets(by_name: Mapping[str, Curves]) -> list[str]:
 
 
 def figure(by_name: Mapping[str, Curves], label: str) -> Figure:
-    """A panel for each program; the label describes the slowdown axis."""
+    """Draws a panel for each program; the label describes the slowdown axis."""
     rows = math.ceil(len(by_name) / _COLUMNS)
     picture = Figure(figsize=(1 + 3.2 * _COLUMNS, 0.8 + 2.6 * rows), layout="constrained")
     panels = picture.subplots(rows, _COLUMNS, squeeze=False).ravel()

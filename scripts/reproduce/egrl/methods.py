@@ -63,7 +63,7 @@ MOVES = (
 
 
 def methods(settings: Settings) -> Iterator[Table]:
-    """Figure 4: a table and a picture for each workload."""
+    """Yields figure 4's results: a table and a picture for each workload."""
     for workload in settings.workloads:
         timed, counted = in_time(settings, TIMED), at_evaluations(settings, (*RULES, *SEARCHES, *EGRL))
         runs = runs_of(settings, workload, [*timed, *counted])
@@ -73,17 +73,17 @@ def methods(settings: Settings) -> Iterator[Table]:
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """Ablations of EGRL: a table for each workload."""
+    """Yields a table of EGRL's ablations for each workload."""
     yield from _egrl_tables(settings, ("egrl", "egrl:variant=ea", *ABLATIONS))
 
 
 def evolution(settings: Settings) -> Iterator[Table]:
-    """Evolution alone with other chromosomes and mutations: a table for each workload."""
+    """Yields a table for each workload of evolution alone with other chromosomes and mutations."""
     yield from _egrl_tables(settings, EVOLUTION)
 
 
 def maps(settings: Settings) -> Iterator[Table]:
-    """Two tables for each workload."""
+    """Yields two tables for each workload: neighbours in one memory, and moves against the compiler's map."""
     for workload in settings.workloads:
         entrants = [*at_evaluations(settings, COUNTED), *in_time(settings, MAPS_TIMED)[-1:]]
         runs, problem = runs_of(settings, workload, entrants), problem_of(workload)
@@ -104,7 +104,7 @@ def maps(settings: Settings) -> Iterator[Table]:
 
 
 def _curves_figure(runs: Runs, settings: Settings) -> Figure:
-    """Latency against evaluations for each method with a curve, and the compiler's latency and the bound."""
+    """Draws latency against evaluations for each method with a curve, the compiler's latency, and the bound."""
     figure = Picture(figsize=(9.0, 5.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     at = np.unique(np.linspace(1, settings.evaluations, POINTS).astype(int))
@@ -131,7 +131,7 @@ def _curves_figure(runs: Runs, settings: Settings) -> Figure:
 
 
 def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: mean latencies after parts of the evaluations, of the methods with a curve."""
+    """Returns the headings and rows: mean latencies after parts of the evaluations, of the methods with a curve."""
     at = np.array([max(1, settings.evaluations // part) for part in PARTS])
     lines = []
     for entrant, some in _counted(runs).items():
@@ -141,7 +141,7 @@ def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[
 
 
 def _table(settings: Settings, runs: Runs, *more: str) -> Table:
-    """Table with a row for each entrant, and more Markdown below."""
+    """Returns a table with a row for each entrant, and more Markdown below."""
     lines = [_line(entrant, some, runs) for entrant, some in runs.by_entrant.items()]
     bound = f"bound {1e6 * runs.bound:.1f} us." if runs.bound else "no bound."
     text = f"Best known {1e6 * runs.best:.1f} us, {bound} {HOW}"
@@ -155,7 +155,7 @@ def _table(settings: Settings, runs: Runs, *more: str) -> Table:
 
 
 def _egrl_tables(settings: Settings, names: tuple[str, ...]) -> Iterator[Table]:
-    """Tables of EGRL's variants, with CP-SAT's runs for the bound."""
+    """Yields tables of EGRL's variants, with CP-SAT's runs for the bound."""
     for workload in settings.workloads:
         entrants = [*in_time(settings, ("cp-sat",))[-1:], *at_evaluations(settings, names)]
         yield _table(settings, runs_of(settings, workload, entrants))
@@ -197,7 +197,7 @@ def _latencies(runs: Runs) -> list[float]:
 
 
 def _moves(problem: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]]:
-    """A row for each kind and memory from which something could move."""
+    """Yields a row for each kind and memory from which something could move."""
     for kind, name in enumerate(KINDS):
         count, size = transitions(problem, compiler.memories[0], one.memories[0], kind)
         for memory in np.flatnonzero(count.sum(1)):
@@ -207,14 +207,14 @@ def _moves(problem: MapProblem, compiler: Maps, one: Maps) -> Iterator[list[str]
 
 
 def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
-    """Entrants with a curve over evaluations."""
+    """Returns entrants with a curve over evaluations."""
     return {
         entrant: some for entrant, some in runs.by_entrant.items() if entrant.evaluations and len(some[0]["curve"]) > 1
     }
 
 
 def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
-    """Best latency after `at` evaluations `[...]`, not counting the one of the compiler's map.
+    """Returns the best latency after `at` evaluations `[...]`, not counting the one of the compiler's map.
 
     Before the first entry of the curve it is that entry's latency.
     """
@@ -241,16 +241,16 @@ def _line(entrant: Entrant, some: Sequence[Figures], runs: Runs) -> list[str]:
 
 
 def together(problem: MapProblem, memories: np.ndarray, kind: int) -> float:
-    """Share of neighbours of one kind that are in one memory; `memories` is `[2, n]`."""
+    """Returns the share of neighbours of one kind that are in one memory; `memories` is `[2, n]`."""
     row = memories[kind][(problem.has_weights, problem.has_outputs)[kind]]
     return float((row[1:] == row[:-1]).mean())
 
 
 def transitions(problem: MapProblem, before: np.ndarray, after: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tensors and bytes of one kind that move from memory to memory: `[M, M]` int64 each.
+    """Returns tensors and bytes of one kind that move from memory to memory: `[M, M]` int64 each.
 
     Args:
-      before, after: `[2, n]` memories.
+      before, after: `[2, n]` memories of weights and of outputs, by step.
       kind: 0 for weights, 1 for outputs.
     """
     mask = (problem.has_weights, problem.has_outputs)[kind]

@@ -61,7 +61,7 @@ class Entrant(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Measurements on one workload."""
+    """Measurements of all entrants on one workload."""
 
     workload: str
     by_entrant: dict[Entrant, list[Figures]]  # those that did not fail
@@ -70,7 +70,7 @@ class Runs(NamedTuple):
 
 
 def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Entrants with the evaluations of the command line."""
+    """Returns entrants with the evaluations of the command line."""
     return [
         Entrant(method, settings.evaluations, 0.0, 1 if method in ONCE else settings.seeds)
         for method in settings.among(methods)
@@ -78,7 +78,7 @@ def at_evaluations(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
-    """Entrants with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
+    """Returns entrants with each of the times of the command line; beyond 10 s one run is enough to show a bound."""
     return [
         Entrant(method, 0, time, settings.seeds if time <= 10 else 1)
         for time in settings.times
@@ -87,7 +87,7 @@ def in_time(settings: Settings, methods: Sequence[str]) -> list[Entrant]:
 
 
 def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> Runs:
-    """All runs of the entrants. Missing ones are run now, each on one core."""
+    """Returns all runs of the entrants; missing runs are executed now, each on one core."""
     keys = [
         {
             "workload": workload,
@@ -114,7 +114,7 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
 
 @functools.lru_cache(maxsize=32)
 def problem_of(workload: str) -> MapProblem:
-    """Map problem of a workload, or of a model as `graphrl.read_graph` takes it."""
+    """Loads a workload, or a model file as for `graphrl.read_graph`; returns its map problem."""
     return map_problem(WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload), find_chip(CHIP))
 
 
@@ -132,7 +132,7 @@ class _Traced(MapTask):
 
 
 def _measure(key: Key) -> Figures:
-    """Latencies, bound and seconds; the curve `[[evaluations, latency], ...]`; the map, memories by step."""
+    """Runs a method; returns latencies, bound, seconds, curve `[[evaluations, latency], ...]`, and memories by step."""
     problem = problem_of(key["workload"])
     task = _Traced(problem, Budget(key["evaluations"] or None, key["seconds"] or None), key["seed"])
     memory_map = find_map_solver(key["method"])(task)

@@ -33,14 +33,14 @@ HEADINGS = ("method", "speed-up, mean", "least", "faster than the compiler", "fi
 
 
 def transfer(settings: Settings) -> Iterator[Table]:
-    """Table of speed-ups on each workload, then one on unseen models."""
+    """Yields the table of speed-ups on each workload, then one on unseen models."""
     players = _players(settings)
     yield _on_workloads(settings, players)
     yield _on_unseen(settings, players)
 
 
 def _players(settings: Settings) -> dict[str, str]:
-    """Methods of both tables, by label."""
+    """Returns methods of both tables, by label."""
     policies = {workload: _trained(settings, workload) for workload in settings.workloads}
     players = {f"trained on {workload}": _method(settings, policy) for workload, policy in policies.items()}
     config = next(iter(policies.values())).config
@@ -55,7 +55,7 @@ def _method(settings: Settings, policy: Policy) -> str:
 
 
 def _trained(settings: Settings, workload: str) -> Policy:
-    """Policy trained on one workload: the best checkpoint by validation on a second workload."""
+    """Returns the policy trained on one workload: the best checkpoint by validation on a second workload."""
     held_out, unseen = (name for name in WORKLOADS if name != workload)
     steps = 2 if settings.quick else STEPS
     words = (

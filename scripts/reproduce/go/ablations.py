@@ -48,7 +48,7 @@ SMALL = dataclasses.replace(  # the perceptron of scripts/go.toml
 
 
 class Variant(NamedTuple):
-    """A network, and whether it is trained."""
+    """A variant of GO's network, and whether it is trained."""
 
     network: GoConfig
     learns: bool = True
@@ -98,12 +98,12 @@ class Gains(NamedTuple):
 
     @property
     def drawn(self) -> np.ndarray:
-        """Gains by drawing, on all random graphs."""
+        """Gains of the best plan drawn from the policy, on all random graphs."""
         return np.concatenate([self.by_kind[kind]["drawn"] for kind in ("seen kinds", "held-out kind")])
 
 
 def ablations(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each variant."""
+    """Yields a table with a row for each variant."""
     cases = _cases(settings)
     names = QUICK if settings.quick else tuple(VARIANTS)
     gains = {name: _gains(settings, name, cases) for name in names}
@@ -126,14 +126,14 @@ def ablations(settings: Settings) -> Iterator[Table]:
 
 
 def _steps(settings: Settings, name: str) -> int:
-    """Number of training steps."""
+    """Returns the number of training steps."""
     if not VARIANTS[name].learns:
         return 0
     return FEW_STEPS if settings.quick else STEPS
 
 
 def _cases(settings: Settings) -> dict[str, list[Case]]:
-    """Test problems by kind of graphs; none of them is trained on."""
+    """Returns test problems by kind of graphs; none of them is trained on."""
     count = 1 if settings.quick else TESTED
     names = unseen.programs()[:1] if settings.quick else unseen.programs(unseen.LEAST)
     task = unseen.of_programs(DEVICES, "rendezvous")
@@ -145,7 +145,7 @@ def _cases(settings: Settings) -> dict[str, list[Case]]:
 
 
 def _random(kinds: Sequence[str], count: int) -> list[Case]:
-    """Random test problems, padded to common sizes, so that a network is compiled once."""
+    """Returns random test problems, padded to common sizes, so that a network is compiled once."""
     graphs = load_graphs([f"{kind}:{OPS}x{count}@5000" for kind in kinds])
     to = common_sizes(graphs)
     return [Case(graph.name, graph, problem_of(GoSettings(), graph, "rendezvous"), to) for graph in graphs]
@@ -167,7 +167,7 @@ def _gains(settings: Settings, name: str, cases: Mapping[str, Sequence[Case]]) -
 def _makespans(
     settings: Settings, network: Key, cases: Sequence[Case], method: str, policies: Sequence[Path | None]
 ) -> np.ndarray:
-    """Mean makespan of each case over the policies, one policy per seed: `[cases]`."""
+    """Returns the mean makespan of each case over the policies, one policy per seed: `[cases]`."""
 
     def run(case: Case, seed: int) -> Figures:
         full = f"{method},checkpoint={policies[seed]}" if policies[seed] else method
@@ -183,7 +183,7 @@ def _makespans(
 
 
 def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | None]:
-    """File of a policy, trained now unless measured before; its parameters and training seconds, None if it failed."""
+    """Trains a policy unless it exists; returns its file, and its parameters and training time, None on failure."""
     steps = _steps(settings, name)
     file = settings.out / "policies" / f"{''.join(filter(str.isalnum, name))}-{steps}-{seed}.msgpack"
 
@@ -203,7 +203,7 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
 
 
 def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
-    """Imitation targets of random graphs, reshuffled every epoch."""
+    """Yields imitation targets of random graphs, reshuffled every epoch."""
     # targets depend on tasks only, not on the rest of the network: variants with the same tasks share them
     teacher = dataclasses.replace(config, network=GoConfig(tasks=config.network.tasks))
     graphs, rng, rest = _training_graphs(), np.random.default_rng(seed), list[int]()
@@ -215,7 +215,7 @@ def _batches(config: GoSettings, steps: int, seed: int) -> Iterator[Batch]:
 
 @functools.lru_cache(maxsize=1)
 def _training_graphs() -> list[ComputationGraph]:
-    """Training graphs."""
+    """Loads the training graphs."""
     return load_graphs([f"{kind}:{OPS}x{TRAINED}@10000" for kind in TRAINING_KINDS])
 
 

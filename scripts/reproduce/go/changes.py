@@ -60,7 +60,7 @@ class Case:
         self.end = self._plan.ops["end"][:-1].copy()  # [n]
 
     def seconds(self, placement: np.ndarray) -> float:
-        """Makespan of another placement `[n]` in the same order."""
+        """Returns the makespan of another placement `[n]` in the same order."""
         set_plan(self._plan, placement, self.order)
         return makespan(self._plan)
 
@@ -75,7 +75,7 @@ Scores = Callable[[Case], np.ndarray]  # predicted gain of each move of a case, 
 
 
 def changes(settings: Settings) -> Iterator[Table]:
-    """Table of the best drawn plans, with a row for each source of scores and number of changes."""
+    """Yields the table of the best drawn plans, with a row for each source of scores and number of changes."""
     prepare()
     training = _cases(TRAINING_KINDS, 10_000, 1 if settings.quick else TRAINED)
     validation = _cases(TRAINING_KINDS, 7_000, 1 if settings.quick else VALIDATED)
@@ -111,7 +111,7 @@ def changes(settings: Settings) -> Iterator[Table]:
 
 
 def gains(case: Case) -> np.ndarray:
-    """Gain of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
+    """Returns the gain of each op on each device, percent of the makespan: `[n, d]`, from 0 to `LARGEST`."""
     gain, placement = np.zeros((case.ops, case.devices)), case.placement.copy()
     for op, device in np.argwhere(case.moves).tolist():
         placement[op] = device
@@ -121,7 +121,7 @@ def gains(case: Case) -> np.ndarray:
 
 
 def expected(policy: Policy, to: Sizes) -> Scores:
-    """Gains that a policy implies: log-odds of each move against staying, as percent. Graphs are padded to `to`."""
+    """Returns the gains that a policy implies, as percent: log-odds of moving over staying. Pads graphs to `to`."""
     config = policy.config
     network = networks(dataclasses.replace(config.network, changes=0.0)).policy
 
@@ -139,7 +139,7 @@ def expected(policy: Policy, to: Sizes) -> Scores:
 
 
 def fit(view: View, cases: Sequence[Case]) -> Scores:
-    """Ridge regression of the gains of some cases on a view of them. Returns its predictions for any case."""
+    """Fits gains by ridge regression on a view of some cases; returns a function that predicts gains of any case."""
     rows = np.concatenate([view(case)[case.moves] for case in cases])
     mean, deviation = rows.mean(0), rows.std(0) + 1e-6
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def fit(view: View, cases: Sequence[Case]) -> Scores:
 
 
 def _best(cases: Sequence[Case], score: Scores, sharpness: float, count: int, seeds: int) -> np.ndarray:
-    """Gain of the best drawn plan of each case over the hint, percent, mean over the seeds: `[cases]`."""
+    """Returns the gain of the best drawn plan of each case over the hint, percent, mean over the seeds: `[cases]`."""
     best = []
     for case in cases:
         logits = np.where(case.moves, score(case) / sharpness, -np.inf).ravel()
@@ -186,7 +186,7 @@ def _cases(kinds: Sequence[str], first: int, count: int) -> list[Case]:
 
 
 def placement_features(case: Case) -> np.ndarray:
-    """Features of the ops and of the placement around them."""
+    """Returns features of the ops and of the placement around them."""
     graph, n, d = case.graph, case.ops, case.devices
     own = np.eye(d)[case.placement]
     source, target = graph.arrays.dependencies()
@@ -205,7 +205,7 @@ def placement_features(case: Case) -> np.ndarray:
 
 
 def schedule_features(case: Case) -> np.ndarray:
-    """Features of the simulated schedule, as `Compile-v0` observes it."""
+    """Returns features of the simulated schedule, as `Compile-v0` observes it."""
     place = np.empty(case.ops, np.int64)
     place[case.order] = np.arange(case.ops)
     features = schedule_features_on_host(case.graph, case.placement, place, case.end, case.devices, case.ops)
@@ -213,7 +213,7 @@ def schedule_features(case: Case) -> np.ndarray:
 
 
 def _joined(case: Case, ops: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Features of ops `[n, k]`, of pairs `[n, d, l]`, and the pairs' difference from those of the op's own device."""
+    """Joins features of ops `[n, k]`, of pairs `[n, d, l]`, and each pair's difference from the op's own device."""
     own = pairs[np.arange(case.ops), case.placement][:, None]
     return np.concatenate([np.repeat(ops[:, None], case.devices, 1), pairs, pairs - own], -1)
 
@@ -223,7 +223,7 @@ def _shares(counts: np.ndarray) -> np.ndarray:
 
 
 def _near(case: Case, half: int) -> np.ndarray:
-    """Shares of devices among the ops within `half` positions of each op in the order."""
+    """Returns shares of devices among the ops within `half` positions of each op in the order."""
     n, place = case.ops, np.empty(case.ops, np.int64)
     place[case.order] = np.arange(n)
     until = np.pad(np.cumsum(np.eye(case.devices)[case.placement[case.order]], 0), ((1, 0), (0, 0)))

@@ -71,7 +71,7 @@ class Row(NamedTuple):
     figures: dict[str, list[Figures]]
 
     def value(self, label: str) -> float | None:
-        """Mean load of a method, seconds; None without runs or if a plan exceeds memory."""
+        """Returns the mean load of a method, seconds; None without runs or if a plan exceeds memory."""
         some = self.figures.get(label)
         return statistics.mean(one["value"] for one in some) if some and not self.exceeds(label) else None
 
@@ -80,19 +80,19 @@ class Row(NamedTuple):
         return any(one["excess"] for one in self.figures[label])
 
     def cell(self, label: str) -> str:
-        """Mean load of a method, in a table."""
+        """Returns the mean load of a method, in a table."""
         if not (some := self.figures.get(label)):
             return "-"
         return _milliseconds(statistics.mean(one["value"] for one in some)) + "*" * self.exceeds(label)
 
     def seconds(self, label: str) -> str:
-        """Median seconds of a method, in a table."""
+        """Returns the median seconds of a method, in a table."""
         some = self.figures.get(label)
         return f"{statistics.median(one['seconds'] for one in some):.1f}" if some else "-"
 
 
 def external(settings: Settings) -> Iterator[Table]:
-    """Two tables with a row for each graph: all methods, and the parts of GO.
+    """Yields two tables with a row for each graph: all methods, and the parts of GO.
 
     Raises:
       GraphrlError: --data is not given, or has no such graphs.
@@ -142,7 +142,7 @@ def external(settings: Settings) -> Iterator[Table]:
 
 
 def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
-    """Methods without a policy, by label."""
+    """Returns methods without a policy, by label."""
     seconds, seeds, folder = settings.times[-1], settings.seeds, path.parents[2]
     entries = {
         "equal stages": Entry("equal-stages", seconds=seconds),
@@ -161,7 +161,7 @@ def _solvers(settings: Settings, path: Path) -> dict[str, Entry]:
 
 
 def _players(settings: Settings, policy: Policy) -> dict[str, Entry]:
-    """Methods that play a policy, by label."""
+    """Returns methods that play a policy, by label."""
     entries = {"start": Entry(f"go:rounds=0,checkpoint={copy_policy(policy, settings.out)}", evaluations=1)}
     for prefix, one in (("", policy), ("untrained ", untrained(Policy, policy.config))):
         file = f"checkpoint={copy_policy(one, settings.out)}"
@@ -211,7 +211,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _means(rows: Sequence[Row], ours: str, labels: Sequence[str]) -> Iterator[str]:
-    """Geometric means of the loads of one method against others, on graphs where both keep within memory."""
+    """Yields the geometric means of the loads of one method against others, on graphs where both keep within memory."""
     for label in labels:
         pairs = ((row.value(ours), row.value(label)) for row in rows)
         yield from against(f"`{ours}` against {label}", pairs, "graphs", worst=True)

@@ -46,7 +46,7 @@ DRAWN, MOVED, TUNED = "go:rounds=1,tries=0", "go:rounds=1", f"go:rounds=1,tries=
 
 
 class Column(NamedTuple):
-    """A column of the table: a method, and its policy, "" if it has no policy."""
+    """A column of the table: a method, and its policy ("" without one)."""
 
     heading: str
     method: str
@@ -74,10 +74,10 @@ class Row(NamedTuple):
     """An architecture left out of pre-training.
 
     Attributes:
-      architecture: its name.
-      ops: of its workload.
-      changes: of single ops at the start: their number, the number with a gain, and the largest gain, percent.
-      figures: by column heading, figures of the seeds, None where nothing was run.
+      architecture: architecture name.
+      ops: number of ops of its workload.
+      changes: single changes of the initial plan: their number, the number with a gain, and the largest gain, percent.
+      figures: figures of the seeds by column heading, None where nothing was run.
     """
 
     architecture: str
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 def figure5(settings: Settings) -> Iterator[Table]:
-    """A table for each transfer model, with a row for each architecture."""
+    """Yields a table for each transfer model, with a row for each architecture."""
     for transfer in settings.transfers:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
         rows = [_measured(settings, name, transfer) for name in names]
@@ -106,7 +106,7 @@ def figure5(settings: Settings) -> Iterator[Table]:
 
 
 def _steps(settings: Settings) -> int:
-    """Number of pre-training steps."""
+    """Returns the number of pre-training steps."""
     return FEW_STEPS if settings.quick else STEPS
 
 
@@ -131,7 +131,7 @@ def _changes(workload: str, transfer: Transfer) -> Figures:
 
 
 def _runs(settings: Settings, architecture: str, transfer: Transfer, column: Column) -> list[Figures]:
-    """Figures of each seed. Methods that draw nothing get one seed."""
+    """Returns figures of each seed. Methods that draw nothing get one seed."""
     key = {"architecture": architecture, "transfer": transfer, "column": column.heading}
     run = functools.partial(_run, settings, architecture, transfer, column)
     return settings.of_seeds(key, run, None if column.method in (DRAWN, MOVED, TUNED) else 1)
@@ -152,7 +152,7 @@ def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]
 
 
 def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: str, seed: int) -> Path:
-    """File of a policy: the shipped one, or one that is trained here unless the file exists."""
+    """Returns the file of a policy: the shipped one, or one that is trained here unless the file exists."""
     ships = Policy.default(Problem("makespan"))
     if policy == SHIPS:
         return copy_policy(ships, settings.out)
@@ -201,7 +201,7 @@ def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Gains of single changes at the start, and the geometric mean of each column against the start."""
+    """Yields gains of single changes at the start, and the geometric mean of each column against the start."""
     for row in rows:
         if row.changes:
             every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))

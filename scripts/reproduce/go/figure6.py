@@ -43,7 +43,7 @@ class Search(NamedTuple):
     """A column of figure 6.
 
     Attributes:
-      rule: of fusion.
+      rule: fusion rule.
       steps: kinds of moves of each search in sequence; searches share the time equally. None is all kinds.
     """
 
@@ -63,14 +63,14 @@ SEARCHES = {
 
 
 def figure6(settings: Settings) -> Iterator[Table]:
-    """Tables of separate and joint decisions, without a memory limit and with one."""
+    """Yields tables of separate and joint decisions, without a memory limit and with one."""
     names, seconds = SMALL if not settings.quick else SMALL[:1], settings.times[-1]
     yield _together(settings, names, seconds)
     yield _limited(settings, names, seconds)
 
 
 def machine_of(name: str, limit: int | None = None) -> Problem:
-    """Table 2's number of V100s for a workload, optionally with a memory limit in bytes."""
+    """Returns the problem of a workload: table 2's number of V100s, optionally with a memory limit in bytes."""
     return Problem("makespan", WORKLOADS[name].devices, "link", LATENCY, BANDWIDTH, limit, resident_weights=True)
 
 
@@ -121,7 +121,7 @@ def _limited(settings: Settings, names: Sequence[str], seconds: float) -> Table:
 
 
 def _compared(ours: str, other: str, pairs: Sequence[tuple[Sequence[Figures], Sequence[Figures]]]) -> Iterator[str]:
-    """Geometric mean of ratios with its interval, over workloads where all plans fit."""
+    """Yields the geometric mean of ratios with its interval, over workloads where all plans fit."""
     fit = [pair for pair in pairs if all(pair) and not any(one.get("excess") for one in itertools.chain(*pair))]
     logs = [float(np.log(_values(mine)).mean() - np.log(_values(theirs)).mean()) for mine, theirs in fit]
     if logs:
@@ -139,7 +139,7 @@ def _plans(settings: Settings, workload: str, rule: str, limit: int, seconds: fl
 
 
 def _of_seeds(settings: Settings, key: Key, run: Callable[[int], Figures]) -> list[Figures]:
-    """Figures of each seed; empty if one failed."""
+    """Returns figures of each seed; empty if one failed."""
     runs = settings.of_seeds(key, run)
     return runs if len(runs) == settings.seeds else []
 
@@ -162,7 +162,7 @@ def _searched(workload: str, search: str, seconds: float, seed: int) -> Figures:
 
 
 def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray:
-    """Number of devices on which each inlined op is computed: `[k]` int64."""
+    """Returns the number of devices on which each inlined op is computed: `[k]` int64."""
     members = graph.fusion.members
     pairs = {(op, int(device)) for root, device in zip(members, placement, strict=True) for op in members[root]}
     counts = np.bincount([op for op, _ in pairs], minlength=graph.fusion.problem.num_ops)
@@ -170,7 +170,7 @@ def _devices_of_inlined(graph: KernelGraph, placement: np.ndarray) -> np.ndarray
 
 
 def _start(graph: ComputationGraph, problem: Problem, *, with_order: bool) -> Plan:
-    """Better of two plans: all on one device, or the placement of a list schedule, with its order or the program's."""
+    """Returns the better of two plans: one device, or a list schedule's placement (with its order or the program's)."""
     a = graph.arrays
     placement, order = list_schedule(graph, problem)
     program = a.topological.astype(np.int64)
@@ -186,7 +186,7 @@ def _plan(graph: ComputationGraph, problem: Problem, decisions: tuple[np.ndarray
 
 
 def _annealed(graph: ComputationGraph, plan: Plan, moves: frozenset[str] | None, seconds: float, seed: int) -> Plan:
-    """Best plan of one annealing chain within CPU seconds, by some kinds of moves; None is all."""
+    """Returns the best plan of one annealing chain within CPU seconds, by some kinds of moves; None is all."""
     mix = {kind: share if moves is None or kind in moves else 0.0 for kind, share in MIX.items()}
     chain = anneal(graph, plan.problem, plan.decisions(graph), mix, seconds, seed).chain
     return min(plan, _plan(graph, plan.problem, chain.best.plan), key=lambda each: each.value)
@@ -210,7 +210,7 @@ def _mean_milliseconds(runs: Sequence[Figures]) -> str:
 
 
 def _kernels(runs: Sequence[Figures]) -> list[str]:
-    """Bound, inlined ops, and inlined ops that are computed on several devices."""
+    """Formats the bound, the number of inlined ops, and of those that are computed on several devices."""
     if not runs:
         return ["-"] * 3
     several = np.mean([one["apart"] for one in runs])

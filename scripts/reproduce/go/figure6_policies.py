@@ -28,12 +28,12 @@ ALL: tuple[Task, ...] = (*ORDERED, "fusion")
 
 
 class Run(NamedTuple):
-    """A column.
+    """A column of the table.
 
     Attributes:
-      kernels: at the start: of the rule like XLA's, or of the policy that decides fusion alone.
-      tasks: that a policy decides from there; empty for the start itself.
-      learns: True if it is updated.
+      kernels: initial kernels: of the rule like XLA's, or of the policy that decides fusion alone.
+      tasks: decisions of the policy from there; empty for the initial plan itself.
+      learns: True if the policy is updated.
     """
 
     kernels: Literal["xla", "go"]
@@ -60,7 +60,7 @@ HOW = (
 
 
 def figure6_policies(settings: Settings) -> Iterator[Table]:
-    """Table of one workload: a column of another would take many minutes."""
+    """Yields the table of one workload: a column of another would take many minutes."""
     name, columns = SMALL[0], [*RUNS]
     runs = {column: run for column, run in RUNS.items() if not (settings.quick and run.tasks)}
     by_column = {

@@ -60,7 +60,7 @@ class FusingPolicy(Policy):
 
 
 def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
-    """Settings of GO with other tasks, and with other `changes` if given.
+    """Returns GO's settings with other tasks, and with other `changes` if given.
 
     A policy that decides fusion alone does not observe the simulated schedule.
     """
@@ -73,7 +73,7 @@ def settings_of(*tasks: Task, changes: float | None = None) -> FusingSettings:
 
 @functools.lru_cache(maxsize=1)
 def problem_of(workload: str) -> FusionProblem:
-    """Fusion problem of a workload."""
+    """Returns the fusion problem of a workload."""
     return fusion_problem(load(workload, CHIP).graph, CHIP)
 
 
@@ -84,7 +84,7 @@ def initial(
     to: Sizes | None = None,
     fusion_to: FusionSizes | None = None,
 ) -> CompileParams:
-    """Instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
+    """Builds an instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
 
     An inlined op is ordered right before the first kernel that computes it, and has that kernel's device in case it
     becomes a kernel.
@@ -122,13 +122,13 @@ def best_drawn(
     samples: int,
     seed: int = 0,
 ) -> Choices:
-    """Best choices that a policy draws in some rounds.
+    """Draws choices from a policy in several rounds; returns the best.
 
     Each round draws around the best choices so far, at first the instance's start. The first sample of a round is the
     most likely one.
 
     Args:
-      cost: of choices `[n]` each.
+      cost: function that returns the cost of choices, `[n]` each.
     """
     rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
     for _ in range(rounds):
@@ -142,12 +142,12 @@ def best_drawn(
 
 
 def fused(problem: FusionProblem, choices: Choices) -> Fusion:
-    """Fusion of an instance's choices."""
+    """Returns the fusion of an instance's choices."""
     return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
 
 
 def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
-    """Plan of the kernels of an instance's choices, with its exact costs."""
+    """Returns the plan of the kernels of an instance's choices, with its exact costs."""
     kernels = fused_graph(fused(problem, choices))
     roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
@@ -165,12 +165,12 @@ def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, ke
 
 
 def milliseconds(figures: Figures | None) -> str:
-    """Milliseconds of a run, in tables; a `*` marks a plan that exceeds memory."""
+    """Formats the makespan of a run in milliseconds; a `*` marks a plan that exceeds memory."""
     return "-" if figures is None else f"{1e3 * figures['value']:.2f}" + "*" * (figures.get("excess", 0) > 0)
 
 
 def fusion(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program."""
+    """Yields a table with a row for each program."""
     rows = dict[str, Figures]()
     for name in _programs(min(settings.graphs, COUNT), small=settings.quick):
         figures = settings.measurements.get({"program": name, "fuse": "rules"}, functools.partial(_measure, name))
@@ -190,13 +190,13 @@ def fusion(settings: Settings) -> Iterator[Table]:
 
 
 def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
-    """Simulated schedule of the instance's start, or an empty one if the policy does not observe it."""
+    """Simulates the schedule of the instance's start; returns an empty one if the policy does not observe it."""
     network = policy.config.network
     return observe(params, params.start, network.tasks).plan_features if network.plan_features else no_features(params)
 
 
 def _programs(count: int, *, small: bool) -> list[str]:
-    """One program of each architecture, spread evenly from small to large; or the smallest ones."""
+    """Returns one program of each architecture, spread evenly from small to large; or the smallest ones."""
     largest = {entry.architecture: entry for entry in zoo.select(PROGRAMS)}
     entries = sorted(largest.values(), key=lambda entry: (entry.ops, entry.name))
     last = count - 1 if small else len(entries) - 1
@@ -221,7 +221,7 @@ def _measure(name: str) -> Figures:
 
 
 def _line(name: str, figures: Figures) -> list[str]:
-    """Row under `HEADINGS`: times are fractions of single ops on one device."""
+    """Formats a row under `HEADINGS`: times are fractions of the time of single ops on one device."""
     *rules, two, both = (f"{figures[what] / figures['none']:.3f}" for what in PARTS)
     return [name, f"{figures['ops']:,}", f"{1e3 * figures['none']:.2f}", *rules, f"{figures['search']:.2f}", two, both]
 

@@ -35,9 +35,9 @@ class Entry(NamedTuple):
     """A method and its time limit.
 
     Attributes:
-      method: with its options; one that plays a policy names its file.
-      seconds: of a search.
-      name: in tables.
+      method: method with its options; a method that plays a policy names its file.
+      seconds: time limit of a search.
+      name: name in tables.
     """
 
     method: str
@@ -92,7 +92,7 @@ def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
 
 
 def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
-    """Notes on the policies of some entries."""
+    """Yields notes on the policies of some entries."""
     for kind in dict.fromkeys(entry.kind for entry in entries if entry.kind):
         names = " and ".join(name for name in KINDS if KINDS[name] == kind)
         yield f"policy of {names}: {_policy(kind, gdp).note}"
@@ -100,7 +100,7 @@ def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
 
 @functools.cache
 def _policy(kind: type[Policy], gdp: Path | None) -> Policy:
-    """Shipped policy. For GDP: the policy of a file or of a run's folder, else an untrained one."""
+    """Returns the shipped policy. For GDP: the policy of a file or of a run's folder, else an untrained one."""
     if kind is Policy:
         return Policy.default(Problem("makespan"))
     return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
@@ -125,7 +125,7 @@ def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, s
 
 
 def time_to(figures: Figures, value: float) -> float | None:
-    """Seconds until a search had a plan within `NEAR` of a makespan; None if it never had."""
+    """Returns the seconds until a search had a plan within `NEAR` of a makespan; None if it never had one."""
     return next((spent for spent, other in figures["reached"] if other <= value * (1 + NEAR)), None)
 
 
@@ -133,9 +133,9 @@ def imitated(config: GoSettings, batches: Iterable[Batch], seed: int, what: str)
     """Trains a policy by imitation from initial weights, one step on each batch.
 
     Args:
-      config: of the learner.
-      batches: of lessons.
-      seed: of the weights.
+      config: settings of the learner.
+      batches: batches of lessons, one for each step.
+      seed: seed of the initial weights.
       what: name of the training data, for the policy's note.
     """
     functions, started, steps = _functions(config), time.perf_counter(), 0

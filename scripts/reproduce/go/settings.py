@@ -24,7 +24,7 @@ Pairs = Iterable[tuple[float | None, float | None]]
 
 
 def against(what: str, pairs: Pairs, cases: str = "workloads", *, worst: bool = False) -> Iterator[str]:
-    """Line with the geometric mean of ratios, and optionally the largest one; nothing without pairs.
+    """Yields a line with the geometric mean of ratios, and optionally the largest one; nothing without pairs.
 
     Args:
       what: "NAME against OTHER".
@@ -39,13 +39,13 @@ def against(what: str, pairs: Pairs, cases: str = "workloads", *, worst: bool = 
 
 
 def percent_interval(values: np.ndarray, graphs: np.ndarray) -> str:
-    """Mean of fractions, and its interval."""
+    """Returns the mean of fractions, and its interval."""
     mean, low, high = map(percent, (float(values.mean()), *interval(values, graphs)))
     return f"{mean} [{low}, {high}]"
 
 
 def ratio_interval(logs: Sequence[float] | np.ndarray, graphs: np.ndarray | None = None) -> str:
-    """Geometric mean of ratios less 1, given their logarithms, and its interval."""
+    """Returns the geometric mean of ratios less 1, given their logarithms, and its interval."""
     logs = np.asarray(logs)
     graphs = np.arange(len(logs)) if graphs is None else graphs
     mean, low, high = (percent(math.expm1(log)) for log in (float(logs.mean()), *interval(logs, graphs)))
@@ -53,13 +53,13 @@ def ratio_interval(logs: Sequence[float] | np.ndarray, graphs: np.ndarray | None
 
 
 def difference_interval(differences: np.ndarray) -> str:
-    """Mean of differences, one for each graph, and its interval."""
+    """Returns the mean of differences, one for each graph, and its interval."""
     low, high = interval(differences, np.arange(len(differences)))
     return f"{differences.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def interval(values: np.ndarray, graphs: np.ndarray) -> tuple[float, float]:
-    """95% interval of the mean under resampling of graphs; the cases `[m]` of one graph are resampled together."""
+    """Computes a 95% interval of the mean by resampling graphs; the cases `[m]` of one graph are resampled together."""
     rng, (_, graph) = np.random.default_rng(0), np.unique(graphs, return_inverse=True)
     sums, counts = np.bincount(graph, values), np.bincount(graph)
     samples = rng.integers(len(counts), size=(RESAMPLES, len(counts)))
@@ -98,7 +98,7 @@ class Settings(launcher.Settings):
             find_solver(entry_of(method, 1.0).method)
 
     def entries(self, methods: tuple[str, ...]) -> list[Entry]:
-        """Methods of a section, or those of the command line; methods of GO and GDP with their policies."""
+        """Returns methods of a section, or those of the command line; methods of GO and GDP with their policies."""
         entries = [entry_of(method, self.times[-1]) for method in self.methods or methods]
         return [with_policy(entry, self.gdp, self.out) for entry in entries]
 
@@ -108,7 +108,7 @@ class Settings(launcher.Settings):
         return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)
 
     def of_seeds(self, key: Key, run: Callable[[int], Figures], seeds: int | None = None) -> list[Figures]:
-        """Figures of each seed, by default of all seeds; failed runs are left out."""
+        """Returns figures of each seed, by default of all seeds; failed runs are left out."""
         numbers = range(self.seeds if seeds is None else seeds)
         runs = self.measurements.get_all([({**key, "seed": seed}, functools.partial(run, seed)) for seed in numbers])
         return [figures for figures in runs if figures is not None]

@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def table2(settings: Settings) -> Iterator[Table]:
-    """Two tables for each transfer model: run times, and search times."""
+    """Yields two tables for each transfer model: run times, and search times."""
     entries = settings.entries(METHODS)
     for transfer in settings.transfers:
         rows = [Row(name, _measured(settings, name, transfer, entries)) for name in settings.workloads]
@@ -78,19 +78,19 @@ def _measured(settings: Settings, name: str, transfer: Transfer, entries: Sequen
 
 @functools.lru_cache(maxsize=1)
 def _workload(name: str) -> tuple[go.Workload, ComputationGraph]:
-    """A workload, and its graph with colocation groups."""
+    """Returns a workload, and its graph with colocation groups."""
     workload = go.load(name)
     return workload, workload.colocated
 
 
 def run_time(figures: Sequence[Figures]) -> str:
-    """Mean over the seeds, as in the paper."""
+    """Formats the mean run time over the seeds, as in GO's paper."""
     value = _value(figures)
     return "-" if not figures else "OOM" if value is None else f"{value:.3f}"
 
 
 def search_time(figures: Sequence[Figures]) -> str:
-    """Mean seconds of the search, and until it was near its best."""
+    """Formats the mean seconds of the search, and until it was near its best plan."""
     if not figures:
         return "-"
     whole = statistics.mean(one["seconds"] for one in figures)
@@ -99,14 +99,14 @@ def search_time(figures: Sequence[Figures]) -> str:
 
 
 def _value(figures: Sequence[Figures]) -> float | None:
-    """Mean run time; None without runs or if a plan exceeds memory."""
+    """Returns the mean run time; None without runs or if a plan exceeds memory."""
     if not figures or any(one["excess"] for one in figures):
         return None
     return statistics.mean(one["makespan"] for one in figures)
 
 
 def _summary(entries: Sequence[Entry], rows: Sequence[Row]) -> str:
-    """Least run time of all workloads together, and that of the expert's placement."""
+    """Returns the least run time of all workloads together, and that of the expert's placement."""
     sums = {entry.label: sum(_value(row.figures[i]) or math.inf for row in rows) for i, entry in enumerate(entries)}
     labels = dict.fromkeys((min(sums, key=lambda label: sums[label]), "`expert`"))
     texts = [f"{label} {sums[label]:.2f} s" for label in labels if label in sums]
@@ -114,7 +114,7 @@ def _summary(entries: Sequence[Entry], rows: Sequence[Row]) -> str:
 
 
 def _notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
-    """Geometric mean of each method's run time against the paper's baselines."""
+    """Yields lines with each method's mean run time (geometric) against the baselines of GO's paper."""
     for (place, other), (mine, entry) in itertools.product(enumerate(entries), enumerate(entries)):
         if other.method in REFERENCES and mine != place:
             pairs = ((_value(row.figures[mine]), _value(row.figures[place])) for row in rows)

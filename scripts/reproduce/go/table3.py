@@ -68,7 +68,7 @@ HOW = (
 
 
 def table3(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each workload."""
+    """Yields a table with a row for each workload."""
     lines, values = list[list[str]](), list[list[float | None]]()
     for name in settings.workloads:
         keys = [{"fusion": name, "rule": rule} for rule in RULES]
@@ -88,14 +88,14 @@ def table3(settings: Settings) -> Iterator[Table]:
 
 
 def in_one_shot(settings: Settings, problem: FusionProblem, seed: int = 0) -> Fusion:
-    """Best of a batch of plans drawn from the policy."""
+    """Draws a batch of fusions from the policy; returns the best."""
     return _best(_policy(settings), problem, rounds=1, samples=SAMPLES, seed=seed)
 
 
 def _against(
     other: str, columns: Sequence[str], rows: Sequence[Sequence[float | None]], compared: Sequence[str]
 ) -> Iterator[str]:
-    """Ratios of some columns to another, over workloads that have both. Rows have all columns."""
+    """Yields ratios of some columns to another, over workloads that have both. Rows have all columns."""
     for column in compared:
         if column != other:
             pairs = ((row[columns.index(column)], row[columns.index(other)]) for row in rows)
@@ -109,7 +109,7 @@ def _by_rule(name: str, rule: str) -> Figures:
 
 
 def _by_policy(settings: Settings, name: str) -> list[Figures | None]:
-    """Figures of `COLUMNS`, means over the seeds; None where nothing was run."""
+    """Returns figures of `COLUMNS`, means over the seeds; None where nothing was run."""
     seeds = settings.seeds if problem_of(name).num_ops <= MOST_OPS else 1
 
     def column(policy: str, measure: Callable[[Settings, FusionProblem, int], Figures]) -> Figures | None:
@@ -131,14 +131,14 @@ def _by_policy(settings: Settings, name: str) -> list[Figures | None]:
 
 
 def _untrained(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """Best plan of the untrained policy, with PPO's number of plans and rounds."""
+    """Returns the best plan of the untrained policy, with PPO's number of plans and rounds."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
     samples = policy.config.ppo.environments
     return {"value": _best(policy, problem, rounds=UPDATES, samples=samples, seed=seed).seconds}
 
 
 def _drawn(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """Best plan in one shot; the time excludes compilation of the network for the size."""
+    """Draws plans in one shot and returns the best; the time excludes compilation of the network for the size."""
     _best(_policy(settings), problem, rounds=1, samples=1, seed=seed)
     started = time.process_time()
     value = in_one_shot(settings, problem, seed).seconds
@@ -146,7 +146,7 @@ def _drawn(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """PPO's updates from the rule like XLA's, and from the policy's plan.
+    """Runs PPO's updates from the rule like XLA's, and from the policy's plan.
 
     Only the second run is timed, because it reuses the program that the first one compiled.
     """
@@ -160,12 +160,12 @@ def _updated(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
 
 
 def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
-    """PPO's updates from the rule like XLA's alone."""
+    """Runs PPO's updates from the rule like XLA's alone."""
     return {"value": _after_updates(problem, _start(xla_like(problem)), seed).seconds}
 
 
 def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -> Fusion:
-    """Best plan drawn during updates of an untrained policy on an instance."""
+    """Returns the best plan drawn during updates of an untrained policy on an instance."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
     return fused(problem, fine_tune(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
 
@@ -183,21 +183,21 @@ def _best(policy: FusingPolicy, problem: FusionProblem, *, rounds: int, samples:
 
 
 def _policy(settings: Settings) -> FusingPolicy:
-    """Policy that imitates `flips` on programs of the zoo, learned once."""
+    """Returns the policy that imitates `flips` on programs of the zoo, learned once."""
     most, steps = (QUICK_IMITATED_OPS, QUICK_STEPS) if settings.quick else (IMITATED_OPS, STEPS)
     file = cached_policy(settings.out / "policies" / "fusion.msgpack", lambda: imitator(_programs(most), steps))
     return FusingPolicy.load(file)
 
 
 def _programs(most_ops: int) -> list[FusionProblem]:
-    """One training step of each architecture with at most `most_ops` ops."""
+    """Returns one training step of each architecture with at most `most_ops` ops."""
     prepare()
     by_name = {entry.architecture: entry.name for entry in zoo.select(PROGRAMS) if entry.ops <= most_ops}
     return [fusion_problem(zoo.load(name).graph, CHIP) for name in by_name.values()]
 
 
 class Target(NamedTuple):
-    """One program."""
+    """A program to imitate: its instance, choices and their weights."""
 
     instance: CompileParams
     inlined: np.ndarray  # [n] int32, the final choices of `flips`
@@ -220,7 +220,7 @@ def imitator(problems: Sequence[FusionProblem], steps: int) -> FusingPolicy:
 
 
 def _targets(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Target]:
-    """A target for each problem; all are padded to the same sizes."""
+    """Returns a target for each problem; all are padded to the same sizes."""
     to = common_sizes([problem.graph for problem in problems])
     fusion_to = fusion_sizes(problems, to)
     targets = []
@@ -246,7 +246,7 @@ def _step(settings: GoSettings, steps: int, params: Any, moments: Any, target: T
 
 
 def imitation_loss(settings: GoSettings, params: Any, target: Target) -> jax.Array:
-    """Weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
+    """Computes the weighted cross-entropy of the policy against the choices to imitate, in nats: `[]` float32."""
     instance = jax.tree.map(jnp.asarray, target.instance)
     observation = observe(instance, instance.start, settings.network.tasks, no_features(instance))
     logits: Any = networks(settings.network).policy.apply(params, observation)

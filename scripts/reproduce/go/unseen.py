@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 
 def unseen(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each method and a column for each kind of cases; notes compare methods."""
+    """Yields a table with a row for each method and a column for each kind of cases; notes compare methods."""
     entries = settings.entries(METHODS)
     cases = _cases(settings)
     values = np.array([_values(settings, case, entries) for case in cases])  # [cases, entries]; NaN where a run failed
@@ -86,7 +86,7 @@ def _cases(settings: Settings) -> list[Case]:
 
 
 def programs(least: int = 0, most: int = MOST) -> list[str]:
-    """The smallest program within these numbers of ops of each family of the zoo's test split."""
+    """Returns the smallest program within these numbers of ops of each family of the zoo's test split."""
     entries = sorted(zoo.select("test-split"), key=lambda entry: (-entry.ops, entry.name))
     of_family = {entry.family: entry for entry in entries if least <= entry.ops <= most}
     return [of_family[family].name for family in sorted(of_family)]
@@ -101,7 +101,7 @@ def _graph(name: str) -> ComputationGraph:
 
 
 def of_programs(devices: int, transfer: Transfer) -> Problem:
-    """Problem of the programs."""
+    """Returns the problem of the programs."""
     return Problem("makespan", devices, transfer, LATENCY, BANDWIDTH)
 
 
@@ -115,7 +115,7 @@ def _problem(case: Case) -> Problem:
 
 
 def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[float]:
-    """Mean makespan of each method; NaN if a run failed."""
+    """Returns the mean makespan of each method; NaN if a run failed."""
 
     def run(entry: Entry, seed: int) -> Figures:
         return search(_graph(case.graph), _problem(case), entry, seed)
@@ -129,7 +129,7 @@ def _values(settings: Settings, case: Case, entries: Sequence[Entry]) -> list[fl
 
 
 def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) -> Iterator[str]:
-    """Median and largest seconds of each method. They can exceed the limit: a first plan is never cut short."""
+    """Yields median and largest seconds of each method. They can exceed the limit: a first plan is never cut short."""
     for entry in entries:
         runs = [run for case in cases for run in settings.measurements.all_of({**case._asdict(), **entry.key})]
         seconds = [float(run["seconds"]) for run in runs]
@@ -138,7 +138,7 @@ def _times(settings: Settings, cases: Sequence[Case], entries: Sequence[Entry]) 
 
 
 def _best(settings: Settings, case: Case) -> float:
-    """Least makespan of all runs in the file; NaN without runs."""
+    """Returns the least makespan of all runs in the file; NaN without runs."""
     runs = settings.measurements.all_of(case._asdict())
     return min((float(one["makespan"]) for one in runs), default=float("nan"))
 
@@ -151,7 +151,7 @@ def _cell(gaps: np.ndarray, graphs: np.ndarray) -> str:
 
 
 def _notes(entries: Sequence[Entry], values: np.ndarray, graphs: np.ndarray) -> Iterator[str]:
-    """Ratio of every other method to `auto`."""
+    """Yields a line with the makespan ratio of every other method to `auto`."""
     for (mine, entry), (place, auto) in itertools.product(enumerate(entries), enumerate(entries)):
         logs = np.log(values[:, mine] / values[:, place])
         finite = np.isfinite(logs)

@@ -122,7 +122,7 @@ def _identity(w: Weights, name: str, x: jax.Array, stride: int) -> jax.Array:
 
 
 def _narrowed(windows: tuple[tuple[int, int], ...]) -> Callable[[Weights, str, jax.Array, int], jax.Array]:
-    """Convolutions of a quarter of the channels between two of 1x1; windows that are not square share the stride."""
+    """Makes a bottleneck: convolutions of a quarter of the channels between two of 1x1; oblong ones share a stride."""
 
     def op(w: Weights, name: str, x: jax.Array, stride: int) -> jax.Array:
         channels = x.shape[-1]
@@ -150,7 +150,7 @@ AUXILIARY = 0.4  # weight of the auxiliary loss
 
 
 class Conv(NamedTuple):
-    """A convolution of a branch."""
+    """Sizes of a convolution in a branch."""
 
     channels: int
     window: tuple[int, int]
@@ -207,9 +207,9 @@ def inception_v3(
     """Inception-v3 for images of `size` pixels a side, at least 139; channels are divided by `thin`.
 
     Args:
-      batch, size, thin, classes: see above.
-      pools: channels after the pooling, of the blocks at 35 pixels.
-      inners: channels between, of those at 17 pixels.
+      batch, size, thin, classes: batch size, pixels a side, divisor of channels, number of classes.
+      pools: channels after the pooling in each block at 35 pixels.
+      inners: inner channels of each block at 17 pixels.
       last: number of blocks at 8 pixels.
     """
 
@@ -237,14 +237,14 @@ def inception_v3(
 
 
 class _Net:
-    """Blocks of convolutions by name."""
+    """Inception's blocks, built from convolutions with named weights."""
 
     def __init__(self, w: Weights, thin: int) -> None:
         self.w = w
         self.thin = thin
 
     def branch(self, name: str, x: jax.Array, steps: Branch) -> jax.Array:
-        """Convolutions in sequence."""
+        """Applies the convolutions of a branch in sequence."""
         for number, (channels, window, stride, padding) in enumerate(steps):
             with jax.named_scope(f"{name}/conv{number}"):
                 x = conv(self.w, f"{name}/conv{number}", x, channels // self.thin, window, stride, padding)
@@ -252,12 +252,12 @@ class _Net:
         return x
 
     def branches(self, name: str, inputs: list[jax.Array], steps: list[Branch]) -> list[jax.Array]:
-        """Branches with an input each."""
+        """Applies several branches, each to its own input."""
         pairs = enumerate(zip(inputs, steps, strict=True))
         return [self.branch(f"{name}/branch{number}", x, branch) for number, (x, branch) in pairs]
 
     def block(self, name: str, x: jax.Array, steps: list[Branch]) -> jax.Array:
-        """All branches of one input; that of the last branch is average-pooled first."""
+        """Applies all branches to one input, which is average-pooled for the last branch; concatenates the results."""
         with jax.named_scope(f"{name}/pool"):
             pooled = average_pool(x, 3, 1)
         outputs = self.branches(name, [x] * (len(steps) - 1) + [pooled], steps)
@@ -271,7 +271,7 @@ class _Net:
             return lax.concatenate([*outputs, max_pool(x, 3, 2, "VALID")], 3)
 
     def block8(self, name: str, x: jax.Array) -> jax.Array:
-        """A block whose two middle branches end in two sides each."""
+        """Applies a block whose two middle branches each split into two convolutions at the end."""
         first = self.branch(f"{name}/branch0", x, [Conv(320, (1, 1))])
         short = self.branch(f"{name}/branch1", x, [Conv(384, (1, 1))])
         long = self.branch(f"{name}/branch2", x, [Conv(448, (1, 1)), Conv(384, (3, 3))])
@@ -286,7 +286,7 @@ class _Net:
             return lax.concatenate([first, *sides, last], 3)
 
     def auxiliary(self, x: jax.Array, classes: int) -> jax.Array:
-        """Logits of the auxiliary classifier."""
+        """Computes the logits of the auxiliary classifier."""
         with jax.named_scope("auxiliary/pool"):
             pooled = average_pool(x, 5, 3, "VALID")
         window = pooled.shape[1:3]

@@ -18,7 +18,7 @@ Batch = dict[str, jax.Array]
 
 
 class Weights:
-    """Parameters by name, for `loss(weights, batch)` of a model.
+    """Named parameters, for `loss(weights, batch)` of a model; see `__call__`.
 
     Args:
       values: the parameters; None, under `jax.eval_shape` only, records the shapes.
@@ -29,7 +29,7 @@ class Weights:
         self._values = values
 
     def __call__(self, name: str, *shape: int) -> jax.Array:
-        """Parameter of this name: matrices and kernels have their output channels first."""
+        """Returns the parameter of this name and shape; matrices and kernels have their output channels first."""
         self.shapes[name] = jax.ShapeDtypeStruct(shape, "float32")
         return jnp.zeros(shape) if self._values is None else self._values[name]
 
@@ -38,9 +38,10 @@ class Model(NamedTuple):
     """A model at one size.
 
     Attributes:
-      loss: of weights and batch: a scalar, and the state for the next step (empty but for a Transformer-XL's memory).
-      batch: shapes by name; int32 arrays contain numbers below `classes`.
-      classes: see above.
+      loss: function of weights and batch; returns a scalar, and the next step's state (a Transformer-XL's memory or
+        empty).
+      batch: shapes of the batch's arrays, by name; int32 arrays contain numbers below `classes`.
+      classes: number of classes.
     """
 
     loss: Callable[[Weights, Batch], tuple[jax.Array, Any]]
@@ -48,19 +49,19 @@ class Model(NamedTuple):
     classes: int
 
     def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the parameters, in the order of use."""
+        """Returns the shapes of the parameters, in the order of use."""
         weights = Weights()
         jax.eval_shape(lambda batch: self.loss(weights, batch), self.batch)
         return weights.shapes
 
 
 def tokens(count: int) -> jax.ShapeDtypeStruct:
-    """Shape of `count` int32 tokens."""
+    """Returns the shape of `count` int32 tokens."""
     return jax.ShapeDtypeStruct((count,), "int32")
 
 
 def floats(*shape: int) -> jax.ShapeDtypeStruct:
-    """One float32 array of this shape."""
+    """Returns the abstract float32 array of this shape."""
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
@@ -70,23 +71,23 @@ def spread(vector: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def linear(x: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Product of the last axis of `x` and a matrix `[output, input]`."""
+    """Multiplies the last axis of `x` by a matrix `[output, input]`."""
     return lax.dot_general(x, matrix, (((x.ndim - 1,), (1,)), ((), ())))
 
 
 def dense(w: Weights, name: str, x: jax.Array, units: int) -> jax.Array:
-    """Dense layer: a matrix and a bias."""
+    """Applies a dense layer: a matrix and a bias."""
     y = linear(x, w(f"{name}/kernel", units, x.shape[-1]))
     return y + spread(w(f"{name}/bias", units), y)
 
 
 def embed(w: Weights, name: str, tokens: jax.Array, classes: int, units: int) -> jax.Array:
-    """A row of a table for every token: `[tokens, units]`."""
+    """Looks up the embedding of every token in a table: `[tokens, units]`."""
     return w(name, classes, units).at[tokens].get(mode="promise_in_bounds")
 
 
 def lstm(w: Weights, name: str, x: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """One step of an LSTM: output and cell, each `[batch, units]`.
+    """Runs one step of an LSTM; returns output and cell, each `[batch, units]`.
 
     Zaremba et al., "Recurrent neural network regularization", 2014, without peepholes.
     """
@@ -100,7 +101,7 @@ def lstm(w: Weights, name: str, x: jax.Array, state: tuple[jax.Array, jax.Array]
 
 
 def resting(batch: int, units: int) -> tuple[jax.Array, jax.Array]:
-    """State before the first step, zeros."""
+    """Returns the LSTM state before the first step, zeros."""
     zeros = jnp.zeros((batch, units))
     return zeros, zeros
 
@@ -111,12 +112,12 @@ def steps_of(rows: jax.Array, steps: int) -> list[jax.Array]:
 
 
 def layer_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
-    """Layer normalisation over the last axis."""
+    """Applies layer normalisation over the last axis."""
     return _normal(w, name, x, (x.ndim - 1,))
 
 
 def batch_norm(w: Weights, name: str, x: jax.Array) -> jax.Array:
-    """Batch normalisation over all axes but the last, by the batch's own statistics (moving averages are left out)."""
+    """Applies batch normalisation over all axes but the last, by the batch's own statistics (no moving averages)."""
     return _normal(w, name, x, tuple(range(x.ndim - 1)))
 
 
@@ -136,30 +137,30 @@ def conv(
     stride: int | Sequence[int] = 1,
     padding: str = "SAME",
 ) -> jax.Array:
-    """Convolution of images `[batch, height, width, channels]` without bias."""
+    """Convolves images `[batch, height, width, channels]`, without bias."""
     kernel = w(f"{name}/kernel", channels, *window, x.shape[-1])
     strides = (stride, stride) if isinstance(stride, int) else tuple(stride)
     return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=("NHWC", "OHWI", "NHWC"))
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: str = "SAME") -> jax.Array:
-    """Maximum of a square window."""
+    """Takes the maximum over square windows."""
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, size, size, 1), (1, stride, stride, 1), padding)
 
 
 def average_pool(x: jax.Array, size: int, stride: int, padding: str = "SAME") -> jax.Array:
-    """Mean of a square window, zeros beyond the border included."""
+    """Takes the mean over square windows, including zeros beyond the border."""
     return lax.reduce_window(x, 0.0, lax.add, (1, size, size, 1), (1, stride, stride, 1), padding) / size**2
 
 
 def softmax(x: jax.Array) -> jax.Array:
-    """Softmax over the last axis."""
+    """Applies softmax over the last axis."""
     exponentials = lax.exp(x - lax.stop_gradient(jnp.max(x, -1, keepdims=True)))
     return exponentials / jnp.sum(exponentials, -1, keepdims=True)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross-entropy over rows: logits `[rows, classes]`, labels `[rows]`."""
+    """Computes the mean cross-entropy over rows: logits `[rows, classes]`, labels `[rows]`."""
     shifted = logits - lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
     total = lax.log(jnp.sum(lax.exp(shifted), -1))
     return jnp.mean(total - shifted.at[jnp.arange(len(labels)), labels].get(mode="promise_in_bounds"))

@@ -45,7 +45,7 @@ from reproduce.models.go_layers import (
 
 
 def rnnlm(layers: int, units: int = 2048, steps: int = 40, batch: int = 64, words: int = 10_000) -> Model:
-    """`layers` LSTMs; words and labels in the order of steps, `[steps * batch]`."""
+    """Builds RNNLM of `layers` LSTMs; words and labels are in the order of steps, `[steps * batch]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("embedding"):
@@ -69,7 +69,7 @@ FIRST_RESIDUAL = 2
 
 
 def gnmt(layers: int, units: int = 1024, steps: int = 60, batch: int = 64, words: int = 32_000) -> Model:
-    """`layers` (at least 2) of encoder and of decoder; source, target and labels by step, `[steps * batch]`."""
+    """Builds GNMT of `layers` encoder and decoder layers (at least 2); words and labels by step, `[steps * batch]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("source"):
@@ -127,7 +127,7 @@ def _decode(w: Weights, target: list[jax.Array], memory: jax.Array, keys: jax.Ar
 
 
 def _attend(w: Weights, query: jax.Array, memory: jax.Array, keys: jax.Array) -> jax.Array:
-    """Mean of the memory's rows, weighted by a hidden layer of query and keys: `[batch, units]`."""
+    """Attends to the memory: its rows' mean, weighted by a hidden layer of query and keys: `[batch, units]`."""
     units = query.shape[-1]
     rows = lax.broadcast_in_dim(linear(query, w("attention/query", units, units)), keys.shape, (0, 2))
     hidden = lax.tanh(rows + keys)
@@ -199,13 +199,13 @@ def _dot(
 
 
 def _biased(w: Weights, name: str, query: jax.Array) -> jax.Array:
-    """Bias of the query in a score (u and v in the paper)."""
+    """Adds a learned bias to the query of a score (u and v in the Transformer-XL paper)."""
     heads, size = query.shape[-2:]
     return lax.broadcast_in_dim(w(name, heads, size), query.shape, (2, 3))
 
 
 def _shifted(scores: jax.Array) -> jax.Array:
-    """Scores by distance to scores by position: row i moves left by its distance from the last row."""
+    """Converts scores by distance to scores by position: row i moves left by its distance from the last row."""
     batch, heads, length, context = scores.shape
     padded = lax.pad(scores, 0.0, ((0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)))
     turned = padded.reshape(batch, heads, context + 1, length)
@@ -219,7 +219,7 @@ LEVELS = 256
 def wavenet(
     stacks: int, layers: int, samples: int = 8192, batch: int = 8, channels: int = 128, skips: int = 256
 ) -> Model:
-    """`layers` in each of `stacks`; samples and labels in the order of pieces, `[batch * samples]`."""
+    """Builds WaveNet of `stacks` with `layers` each; samples and labels in the order of pieces, `[batch * samples]`."""
 
     def loss(w: Weights, data: Batch) -> tuple[jax.Array, None]:
         with jax.named_scope("embedding"):
@@ -239,7 +239,7 @@ def wavenet(
 
 
 def _dilated_layer(w: Weights, name: str, x: jax.Array, dilation: int, skips: int) -> tuple[jax.Array, jax.Array]:
-    """Input of the next layer, and the skip output."""
+    """Applies a dilated layer; returns the input of the next layer, and the skip output."""
     channels = x.shape[-1]
     both = lax.conv_general_dilated(
         x,

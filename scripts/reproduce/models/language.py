@@ -241,13 +241,13 @@ def _dropout(x: jax.Array, key: jax.Array, dropped: float) -> jax.Array:
 
 
 def _surprise(logits: jax.Array, texts: jax.Array) -> jax.Array:
-    """Mean cross-entropy of the next word."""
+    """Computes the mean cross-entropy of the next word."""
     logits = jax.nn.log_softmax(logits)
     return -jnp.take_along_axis(logits[:, :-1], texts[:, 1:, None], -1).mean()
 
 
 def _sent(shares: jax.Array, room: int) -> jax.Array:
-    """Weight of each token at each place of an expert: `[batch, tokens, experts, room]`.
+    """Routes tokens to experts: the weight of each token at each place of an expert, `[batch, tokens, experts, room]`.
 
     A token goes to its two best experts while they have places left. All first choices are placed before all second
     choices, each in the order of tokens.
@@ -268,7 +268,7 @@ def _scaled(x: jax.Array, gain: jax.Array) -> jax.Array:
 
 
 def _turned(x: jax.Array) -> jax.Array:
-    """Rotary positions (Su et al., 2021) of `[batch, tokens, heads, head]`."""
+    """Applies rotary position embeddings (Su et al., 2021) to `[batch, tokens, heads, head]`."""
     tokens, head = x.shape[1], x.shape[3]
     angles = jnp.arange(tokens, dtype=x.dtype)[:, None] * 1e4 ** (-jnp.arange(0, head, 2, x.dtype)[None] / head)
     cosine, sine = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]

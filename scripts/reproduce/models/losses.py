@@ -19,10 +19,10 @@ class Program(NamedTuple):
     """A loss and its arguments.
 
     Attributes:
-      loss: from a wrapper of its layers, which are pure functions, to the loss. The loss is a scalar function of
-        parameters, by which it is differentiated, and inputs.
+      loss: function from a wrapper, which is applied to each layer (a pure function), to the loss. The loss is a scalar
+        function of parameters, by which it is differentiated, and inputs.
       params: a pytree of `jax.ShapeDtypeStruct`s.
-      inputs: a key -> the other arguments: the batch, and a key if the loss draws numbers.
+      inputs: function from a key to the other arguments: the batch, and a key if the loss draws numbers.
     """
 
     loss: Callable[[Wrap], Loss]
@@ -35,7 +35,7 @@ class Program(NamedTuple):
         return self.params, *jax.eval_shape(self.inputs, jax.random.key(0))
 
     def draw(self, seed: int) -> tuple[Any, ...]:
-        """Random arguments: matrices are normal, scaled by their inputs; other parameters are near 1."""
+        """Draws random arguments: matrices are normal, scaled by their inputs; other parameters are near 1."""
         numbers = np.random.default_rng(seed)
 
         def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -47,12 +47,12 @@ class Program(NamedTuple):
 
 
 def undecorated(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """The `Wrap` that leaves a layer unchanged."""
+    """Returns the layer unchanged: the wrapper for a loss without a rule."""
     return layer
 
 
 def shaped(tree: Any) -> Any:
-    """Tuples of sizes in nested dicts and lists as float32 `jax.ShapeDtypeStruct`s."""
+    """Converts tuples of sizes in nested dicts and lists to float32 `jax.ShapeDtypeStruct`s."""
     return jax.tree.map(
         lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), tree, is_leaf=lambda x: type(x) is tuple
     )
@@ -71,11 +71,11 @@ class Network(NamedTuple):
 
 
 def flax_program(forward: Callable[..., jax.Array], inputs: Callable[[jax.Array], Sequence[Any]]) -> Program:
-    """Program of a forward pass through Flax modules, which share no parameters.
+    """Builds the program of a forward pass through Flax modules, which share no parameters.
 
     Args:
       forward: `network, *inputs -> loss`. It calls the same modules in the same order for all inputs.
-      inputs: a key -> the arguments after the parameters.
+      inputs: function from a key to the arguments after the parameters.
     """
 
     def init(key: jax.Array) -> list[Any]:
@@ -106,25 +106,25 @@ def flax_program(forward: Callable[..., jax.Array], inputs: Callable[[jax.Array]
 
 
 def _apply(module: nn.Module) -> Callable[..., Any]:
-    """Module as a function of its parameters. Batch statistics are used, and not kept."""
+    """Converts a module to a function of its parameters, which uses batch statistics without storing them."""
     return lambda params, *xs: module.apply({"params": params}, *xs, mutable=["batch_stats"])[0]
 
 
 def drawn(*shape: int) -> jax.Array:
-    """Random weights: normal, divided by the root of the second last dimension."""
+    """Draws random weights: normal, divided by the root of the second last dimension."""
     numbers = np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape, np.float32)
     return jnp.asarray(numbers / np.sqrt(shape[-2]))
 
 
 def updated(program: Program, rule: Any) -> Update:
-    """Training step of a loss; its inputs are those of one batch."""
+    """Builds the training step of a loss; its inputs are those of one batch."""
     params, *batch = program.draw(0)
     loss = program.loss(undecorated)
     return trained(lambda params, batch: loss(params, *batch), params, batch, rule)
 
 
 def trained(loss: Callable[[Any, Any], jax.Array], weights: Any, batch: Any, rule: Any) -> Update:
-    """Training step whose state is the weights and Optax's state."""
+    """Builds a training step whose state is the weights and Optax's state."""
 
     def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
         weights, moments = state
@@ -136,7 +136,7 @@ def trained(loss: Callable[[Any, Any], jax.Array], weights: Any, batch: Any, rul
 
 
 def trained_model(model: nn.Module, inputs: Any, rule: Any) -> Update:
-    """Training step of a Flax module, whose batch statistics are part of the state.
+    """Builds the training step of a Flax module, whose batch statistics are part of the state.
 
     The loss is the mean of its outputs' squares.
     """
@@ -157,12 +157,12 @@ def trained_model(model: nn.Module, inputs: Any, rule: Any) -> Update:
 
 
 def normed(x: jax.Array) -> jax.Array:
-    """Layer normalisation without weights."""
+    """Applies layer normalisation without weights."""
     return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
 
 
 def attention(qkv: jax.Array, heads: int) -> jax.Array:
-    """Causal attention of `[texts, tokens, 3 width]`."""
+    """Applies causal attention to queries, keys and values, joined as `[texts, tokens, 3 width]`."""
     texts, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     q, k, v = (part.reshape(texts, tokens, heads, -1) for part in jnp.split(qkv, 3, -1))
     scores = jnp.einsum("bthd,bshd->bhts", q, k) / (width // heads) ** 0.5

@@ -45,12 +45,12 @@ class Program(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A model taken apart.
+    """Weights, state and call of a model, as pure JAX.
 
     Attributes:
-      weights: differentiated in training: a pytree of `jax.ShapeDtypeStruct`s.
+      weights: values that training differentiates by: a pytree of `jax.ShapeDtypeStruct`s.
       state: other values that the call reads and updates: statistics, seeds.
-      call: weights, state, inputs, True for training -> outputs, state.
+      call: function of weights, state, inputs and True for training; returns outputs and state.
     """
 
     weights: Any
@@ -59,11 +59,11 @@ class Parts(NamedTuple):
 
 
 def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **call: Any) -> Program:
-    """`fn(weights, state, inputs) -> outputs` of a model.
+    """Builds the inference program `fn(weights, state, inputs) -> outputs` of a model.
 
     Args:
       model: a Keras model, a Flax Linen module, or a function `fn(weights, *inputs)`.
-      inputs: those of one example: a pytree of `jax.ShapeDtypeStruct`s. A tuple is several arguments for a module or a
+      inputs: inputs of one example: a pytree of `jax.ShapeDtypeStruct`s. A tuple is several arguments for a module or a
         function; a Keras model takes it as it is.
       batch: the first dimension that every array gets.
       weights: for a function only: its parameters, a pytree of `jax.ShapeDtypeStruct`s.
@@ -82,7 +82,7 @@ def inference(model: Any, inputs: Any, *, batch: int, weights: Any = None, **cal
 
 
 def training_step(model: Any, inputs: Any, *, batch: int, weights: Any = None, **call: Any) -> Program:
-    """`fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`.
+    """Builds `fn(weights, state, inputs) -> ((loss, state), gradients)` of a model; arguments as for `inference`.
 
     The loss is the `mean_square` of the outputs.
     """
@@ -98,7 +98,7 @@ def training_step(model: Any, inputs: Any, *, batch: int, weights: Any = None, *
 
 
 def mean_square(outputs: Any) -> jax.Array:
-    """Sum over the output arrays of the mean of their squares, in float32: a loss that needs no labels."""
+    """Sums the mean square of each output array, in float32: a loss that needs no labels."""
     leaves = jax.tree_util.tree_leaves(outputs)
     return functools.reduce(operator.add, (jnp.mean(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 
@@ -130,7 +130,7 @@ def _arguments(inputs: Any) -> tuple[Any, ...]:
 
 
 def _flax_parts(module: Any, inputs: Any, call: dict[str, Any]) -> Parts:
-    """A Flax Linen module: `params` are its weights; all other collections and a key for dropout are its state."""
+    """Splits a Flax Linen module: weights are `params`; state is all other collections and a key for dropout."""
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
 
     def init(key: jax.Array, *inputs: Any) -> Any:
@@ -154,7 +154,7 @@ def _flax_parts(module: Any, inputs: Any, call: dict[str, Any]) -> Parts:
 
 @contextlib.contextmanager
 def abstract_variables() -> Iterator[None]:
-    """Context in which Keras layers are built without values in variables of more than `SMALL` elements.
+    """Context manager in which Keras layers are built without values in variables of more than `SMALL` elements.
 
     Such a model has shapes, and can be called through `stateless_call` (as `inference` does) after the `with` too;
     calling it directly, or loading weights, fails.
@@ -185,7 +185,7 @@ def abstract_variables() -> Iterator[None]:
 
 
 def _keras_parts(model: Any, call: dict[str, Any]) -> Parts:
-    """A built Keras model or layer; `call` is keyword arguments of its call."""
+    """Splits a built Keras model or layer; `call` has keyword arguments of its call."""
 
     def apply(weights: Any, state: Any, inputs: Any, training: bool) -> tuple[Any, Any]:
         return model.stateless_call(weights, state, inputs, training=training, **call)

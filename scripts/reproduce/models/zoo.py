@@ -26,11 +26,11 @@ class Architecture:
     """A model at one size.
 
     Attributes:
-      name: in names of programs.
+      name: name in the names of programs.
       family: a key of `graphrl.graphs.datasets.zoo.program.SPLITS`.
       build: returns the model (Keras model, Flax module or `Function`); called in a separate process.
-      inputs: of one example: a pytree of `jax.ShapeDtypeStruct`s.
-      inference, training: batch sizes.
+      inputs: inputs of one example: a pytree of `jax.ShapeDtypeStruct`s.
+      inference, training: batch sizes of either kind of program.
       levels: graphs to read from it, "jaxpr" or "hlo".
       training_call: keyword arguments of a Flax module's call in training.
       keras: True if `build` makes Keras variables, which then get no values.
@@ -48,26 +48,26 @@ class Architecture:
 
 
 def floats(*shape: int) -> jax.ShapeDtypeStruct:
-    """One float32 array of this shape."""
+    """Returns the abstract float32 array of this shape."""
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
 def image(size: int) -> jax.ShapeDtypeStruct:
-    """A square image."""
+    """Returns the abstract float32 array of a square image."""
     return floats(size, size, 3)
 
 
 def tokens(length: int, *names: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Integer sequences by name."""
+    """Returns abstract integer sequences by name."""
     return {name: jax.ShapeDtypeStruct((length,), "int32") for name in names}
 
 
 def hub(name: str, **options: Any) -> Callable[[], Any]:
-    """Builder of a model of keras_hub.
+    """Returns a function that builds a model of keras_hub.
 
     Args:
-      name: in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
-      **options: of the model; a builder of another model is replaced by that model.
+      name: class name in `keras_hub.models`, or with a module of `keras_hub.src.models` before it.
+      **options: options of the model; a builder among them is replaced by the model that it builds.
     """
 
     def build() -> Any:

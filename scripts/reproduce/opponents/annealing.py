@@ -46,7 +46,7 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-o")
 
 @functools.cache
 def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPointer":
-    """Function of a C++ file, compiled for this machine by $CXX or c++.
+    """Compiles a C++ file for this machine by $CXX or c++; returns one of its functions.
 
     Raises:
       GraphrlError: there is no such compiler, or it fails.
@@ -67,7 +67,7 @@ def compiled(source: Path, function: str, result: Any) -> "ctypes._NamedFuncPoin
 
 
 def least_peak(source: Path, graph: ComputationGraph, seconds: float, seed: int) -> int:
-    """Peak that `anneal2` reaches, bytes. Ops of these graphs write one tensor each."""
+    """Runs `anneal2`; returns the peak that it reaches, in bytes. Ops of the graph must write one tensor each."""
     flow, a = Flow(graph), graph.arrays
     orders = Drawing(flow).draw(np.random.default_rng(seed), 100, by_priority=True)
     assert orders is not None
@@ -109,7 +109,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values by key in compressed rows: row starts `[count + 1]`, and all values, int32."""
+    """Groups values by key in compressed rows: row starts `[count + 1]`, and all values, int32."""
     by_key = np.argsort(keys, kind="stable")
     begin = np.searchsorted(keys[by_key], np.arange(count + 1)).astype(np.int32)
     return begin, values[by_key].astype(np.int32)
@@ -120,7 +120,7 @@ DP_HEADINGS = ("ops", "graphs", "auto, mean gap to DP", "at or below DP", "auto"
 
 
 def annealing(settings: Settings) -> Iterator[Table]:
-    """Table against the yardstick at every time, if there is one; table against approximate DP at 10 s."""
+    """Yields the table against the yardstick (if given) at every time, and the one against approximate DP at 10 s."""
     sizes = (30, 40) if settings.quick else (500, 1000)
     sets = {ops: [sample("layered", ops, seed)[0] for seed in settings.graph_seeds] for ops in sizes}
     if settings.yardstick is not None:

@@ -49,7 +49,7 @@ sys.exit(code)
 
 
 def optima(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each question."""
+    """Yields a table with a row for each question."""
     closed = _closed(settings)
     share = _share([_proved(row) for row in closed])
     lines = [
@@ -66,7 +66,7 @@ def optima(settings: Settings) -> Iterator[Table]:
 
 
 def random_dags(settings: Settings) -> Iterator[Table]:
-    """Table of `auto` against the best known plans of random DAGs.
+    """Yields the table of `auto` against the best known plans of random DAGs.
 
     `auto` has its share of cores under --processes. CP-SAT on all cores runs only on graphs where `auto` proves no
     optimum.
@@ -102,7 +102,7 @@ def random_dags(settings: Settings) -> Iterator[Table]:
 
 
 def scale(settings: Settings) -> Iterator[Table]:
-    """Table of large graphs. The row of a method that does not take an objective, or fails, has no numbers."""
+    """Yields the table of large graphs. A method's row has no numbers if it fails or does not take the objective."""
     folder = settings.out / "scale"
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
@@ -130,7 +130,7 @@ def scale(settings: Settings) -> Iterator[Table]:
 
 
 def _closed(settings: Settings) -> list[Row]:
-    """CP-SAT on DAGs of 50 ops, including the source and the sink."""
+    """Runs CP-SAT on DAGs of 50 ops, including the source and the sink."""
     graphs = [dag(seed, 48) for seed in range(2 if settings.quick else _CLOSED_GRAPHS)]
     return settings.at_time(graphs, Problem("makespan", 2, "free"), ("cp-sat",), _seconds(settings)).rows
 
@@ -148,7 +148,7 @@ def _time(settings: Settings) -> str:
 
 
 def _gap_to_proven(settings: Settings) -> list[str]:
-    """Mean gap of auto where CP-SAT, with more time, proves the optimum."""
+    """Computes the mean gap of `auto` where CP-SAT, with more time, proves the optimum."""
     proof = _seconds(settings) if settings.quick else _PROOF_SECONDS
     gaps: list[float] = []
     for ops, devices in itertools.product((48, 73, 98), (2, 3, 4)):
@@ -165,7 +165,7 @@ def _gap_to_proven(settings: Settings) -> list[str]:
 
 
 def _known_peaks(settings: Settings, family: str) -> list[str]:
-    """Share of graphs, generated with a known least peak, on which auto finds it."""
+    """Computes the share of graphs, generated with a known least peak, on which `auto` finds it."""
     sizes = (20, 40, 60) if settings.quick else (20, 100, 300)
     count = 2 if settings.quick else _KNOWN_GRAPHS
     samples = [sample(family, sizes[seed % len(sizes)], seed) for seed in range(count)]
@@ -177,7 +177,7 @@ def _known_peaks(settings: Settings, family: str) -> list[str]:
 
 
 def _against_exact(settings: Settings) -> list[str]:
-    """Share of layered graphs of 10 to 25 ops on which auto equals the optimum that dynamic programming proves."""
+    """Computes the share of layered graphs of 10 to 25 ops on which `auto` equals dynamic programming's optimum."""
     seconds = min(_seconds(settings), _SMALL_SECONDS)
     count = 8 if settings.quick else _SMALL_GRAPHS
     graphs = [sample("layered", 10 + seed % 16, seed)[0] for seed in range(count)]
@@ -192,7 +192,7 @@ def _seconds(settings: Settings) -> float:
 
 
 def _references(settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem) -> list[Row]:
-    """CP-SAT on all cores, and, where it proves nothing, again from the plan of auto."""
+    """Runs CP-SAT on all cores and, where it proves nothing, again from the plan of `auto`."""
     alone, rows = dataclasses.replace(settings, processes=1, seeds=1), list[Row]()
     for method, seconds in (("cp-sat", _PROOF_SECONDS), ("auto", _HINTED_SECONDS)):
         if graphs:
@@ -207,7 +207,7 @@ def _value(row: Row) -> float:
 
 
 class Measured(NamedTuple):
-    """Measurements of one process."""
+    """Figures of one `graphrl optimize` process."""
 
     value: float  # bytes or seconds
     planning: float  # seconds

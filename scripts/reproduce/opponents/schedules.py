@@ -59,7 +59,7 @@ Cells = dict[tuple[str, str, int], list[Case]]  # by kind of graphs, transfer mo
 
 
 def schedules(settings: Settings) -> Iterator[Table]:
-    """A table for each time."""
+    """Yields a table for each time."""
     cells = _dags(settings) | _programs(settings)
     by_time = {time: [*_yardsticks(settings, time), Entrant("auto", time)] for time in settings.times}
     by_time[settings.times[0]].insert(-1, Entrant("anneal-schedule", settings.times[0]))  # the later ones take hours
@@ -88,7 +88,7 @@ def schedules(settings: Settings) -> Iterator[Table]:
 
 
 def moves(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each kind of move, on the first graph of each cell."""
+    """Yields a table with a row for each kind of move, on the first graph of each cell."""
     cells, seconds = {cell: cases[:1] for cell, cases in _dags(settings).items()}, settings.times[0]
     whole, *others = [Entrant(f"anneal-schedule{kind}", seconds) for kind in ("", *(f" without {k}" for k in KINDS))]
     complete = list(_figures(settings, cells, [LIST, whole, *others]).values())
@@ -114,7 +114,7 @@ def moves(settings: Settings) -> Iterator[Table]:
 
 
 def gaps(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each kind of graphs."""
+    """Yields a table with a row for each kind of graphs."""
     first = settings.times[0]
     entrants = [LIST, Entrant("auto", evaluations=EVALUATIONS), *(Entrant("auto", time) for time in settings.times)]
     entrants += _yardsticks(settings, first)
@@ -149,7 +149,7 @@ def _yardsticks(settings: Settings, seconds: float) -> list[Entrant]:
 
 
 def _dags(settings: Settings) -> Cells:
-    """Random DAGs by their number of ops."""
+    """Generates random DAGs, grouped by number of ops."""
     devices = (2,) if settings.quick else (2, 4, 8)
     return {
         (f"{ops:,}", transfer, d): [Case(f"{ops}@{seed}", transfer, d) for seed in settings.graph_seeds]
@@ -158,7 +158,7 @@ def _dags(settings: Settings) -> Cells:
 
 
 def _programs(settings: Settings) -> Cells:
-    """Programs of the model zoo, from small to large, on two of the devices of its run times."""
+    """Loads programs of the model zoo, from small to large, on two of the devices of its run times."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("*") if LEAST_OPS <= entry.ops <= MOST_OPS)
     places = np.linspace(0, len(entries) - 1, settings.programs).astype(int)
     names = [zoo.PREFIX + entries[i][1] for i in places]
@@ -166,7 +166,7 @@ def _programs(settings: Settings) -> Cells:
 
 
 def _figures(settings: Settings, cells: Cells, entrants: Sequence[Entrant]) -> dict[Case, dict[Entrant, Figures]]:
-    """Figures of the cases without failures: makespan in seconds; moves a second and counts of annealing."""
+    """Runs all entrants; returns the cases without failures: makespan (s), annealing's moves per second and counts."""
     cases = [case for some in cells.values() for case in some]
     groups = [[{**case._asdict(), **entrant._asdict()} for entrant in entrants] for case in cases]
     work = functools.partial(_measure, source=settings.schedule_yardstick)
@@ -179,18 +179,18 @@ def _figures(settings: Settings, cells: Cells, entrants: Sequence[Entrant]) -> d
 
 
 def _values(complete: Sequence[dict[Entrant, Figures]], entrants: Sequence[Entrant]) -> np.ndarray:
-    """Makespans `[cases, entrants]`."""
+    """Returns makespans `[cases, entrants]`."""
     return np.array([[some[entrant]["makespan"] for entrant in entrants] for some in complete])
 
 
 def _ratios(what: str, transfer: str, devices: int | str, values: np.ndarray) -> list[str]:
-    """First cells of a row: ratio of the second entrant to the first, and of the others to the second."""
+    """Formats a row's first cells: ratio of the second entrant to the first, and of the others to the second."""
     ratios = values[:, 1] / values[:, 0], *(values[:, 2:] / values[:, 1:2]).T
     return [what, transfer, f"{devices}", f"{len(values)}", *(f"{_means(ratio):.4f}" for ratio in ratios)]
 
 
 def _means(ratios: np.ndarray) -> np.ndarray:
-    """Geometric means over the first axis."""
+    """Computes geometric means over the first axis."""
     return np.exp(np.log(ratios).mean(0))
 
 
@@ -221,7 +221,7 @@ class _Start(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _start(name: str, transfer: str, devices: int) -> _Start:
-    """A case with its list schedule."""
+    """Loads a case and computes its list schedule."""
     if name.startswith(zoo.PREFIX):  # two of the devices of its run times
         graph, costs = zoo.load(name).graph, {"latency": LATENCY, "bandwidth": BANDWIDTH}
     else:

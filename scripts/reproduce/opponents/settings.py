@@ -71,7 +71,7 @@ class Settings(launcher.Settings):
 
 
 def dag(seed: int, num_ops: int | None = None) -> ComputationGraph:
-    """Random DAG of REGAL's description (`datasets/regal_like.py`); its four models take turns.
+    """Generates a random DAG as REGAL describes them (`datasets/regal_like.py`); the four models take turns.
 
     `num_ops` counts neither the source nor the sink; by default it is drawn from 50 to 200.
     """
@@ -82,7 +82,7 @@ BASELINE = "brkga"
 
 
 def dags(settings: Settings) -> Iterator[Table]:
-    """Table of mean gaps, then a table for each transfer model and number of devices."""
+    """Yields the table of mean gaps, then a table for each transfer model and number of devices."""
     graphs = [dag(seed, 20 if settings.quick else None) for seed in settings.graph_seeds]
     problems = {
         f"{transfer}, {devices}": Problem("makespan", devices, transfer, **costs)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def dags(settings: Settings) -> Iterator[Table]:
 
 
 def layered(settings: Settings) -> Iterator[Table]:
-    """Table of mean gaps, then a table for each size."""
+    """Yields the table of mean gaps, then a table for each size."""
     sizes = (30, 40) if settings.quick else (500, 1000, 2000)
     titles = [f"Layered graphs of {ops:,} ops: peak memory on 1 device" for ops in sizes]
     runs = {}
@@ -133,7 +133,7 @@ def _runs(
 
 
 def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequence[Contest]]) -> Iterator[Table]:
-    """Table of mean gaps with a column for each problem, then a table with a column for each time of each problem."""
+    """Yields a table of mean gaps with a column per problem, then a table per problem with a column for each time."""
     columns = [mean_gaps(contests) for contests in runs.values()]
     lines = [[f"`{name}`", *(_joined(column.get(name, ())) for column in columns)] for name in columns[0]]
     means = {name: float(np.mean([column[name][-1] for column in columns])) for name in columns[0]}
@@ -152,6 +152,6 @@ def _tables(settings: Settings, titles: Sequence[str], runs: Mapping[str, Sequen
 
 
 def _joined(gaps: Sequence[float]) -> str:
-    """Gaps at the times, one where all are equal."""
+    """Formats the gaps at each time, as a single one if all are equal."""
     texts = [percent(each) for each in gaps]
     return " / ".join(texts if len(set(texts)) > 1 else texts[:1])

@@ -28,7 +28,7 @@ LEAST_GAIN = 2**20  # bytes: a computation whose bound leaves less is not search
 
 
 def gpu_orders(settings: Settings) -> Iterator[Table]:
-    """Table of the test, and one of programs.
+    """Yields the table of the test, and one of programs.
 
     Raises:
       GraphrlError: the packages are missing.
@@ -40,7 +40,7 @@ def gpu_orders(settings: Settings) -> Iterator[Table]:
 
 
 def _probes(settings: Settings) -> Table:
-    """Table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
+    """Returns the table that shows if XLA's compiler follows a given order: a bad one changes its figures."""
     lines = []
     for name, (function, args, options) in _PROBES.items():
         key = {"what": "gpu order", "program": name, "order": "breadth first"}
@@ -57,7 +57,7 @@ def _probes(settings: Settings) -> Table:
 
 
 def _programs(settings: Settings) -> Table:
-    """Table with a row for each program; the geometric mean is among the notes."""
+    """Returns a table with a row for each program; the geometric mean is among the notes."""
     by_name = {name: _figures(settings, name) for name in settings.names_of(GPU_ORDERS)}
     lines = [
         [
@@ -152,7 +152,7 @@ def _in_bad_order(function: Callable[..., Any], args: tuple[Any, ...], options: 
 
 
 def _breadth_first(module: HloModule, computation: Computation) -> tuple[str, ...]:
-    """Instructions by depth: the most instructions in a chain that ends with one."""
+    """Orders instructions by depth, the length of the longest chain of instructions that ends with one."""
     depth: dict[str, int] = {}
     for name in module.order(computation):
         i = computation.by_name[name]
@@ -165,7 +165,7 @@ def _array(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def _towers(x: jax.Array, weights: list[tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """Wide values, one for each pair of weights; a good order keeps one at a time."""
+    """Computes wide values, one for each pair of weights; a good order keeps only one of them at a time."""
     return jnp.concatenate([jnp.sin(x @ wide) @ narrow for wide, narrow in weights], 1)
 
 

@@ -32,7 +32,7 @@ WITHIN = 0.02
 
 
 class _Row(NamedTuple):
-    """A program's row, and bytes of temporaries where they are known."""
+    """A program's row of the table, and its bytes of temporaries as far as they are known."""
 
     cells: list[str]
     default: int | None
@@ -42,7 +42,7 @@ class _Row(NamedTuple):
 
 
 def memory(settings: Settings) -> Iterator[Table]:
-    """Table of training steps, and one of inference programs."""
+    """Yields the table of training steps, and one of inference programs."""
     for training in (True, False):
         names = [
             name for name in settings.names_of((*TRAINING, *INFERENCE)) if (parts(name)[1] == "training") == training
@@ -112,7 +112,7 @@ def _means(rows: Sequence[_Row], training: bool) -> str:
 
 
 def prediction(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each of XLA's schedules and for the longest plan's."""
+    """Yields a table with a row for each of XLA's schedules and for the longest plan's."""
     errors = {name: list[float]() for name in ("default", "memory", "graphrl")}
     for subject in settings.subjects((*TRAINING, *INFERENCE)):
         plan = of_plan(settings, subject, settings.times[-1])
@@ -134,7 +134,7 @@ def prediction(settings: Settings) -> Iterator[Table]:
 
 
 def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figures | None:
-    """Figures under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
+    """Measures a program under one of XLA's schedulers: `ops`, `instructions`, `predicted`, `temp`."""
 
     def measure() -> Figures:
         order = subject.order(scheduler)
@@ -145,7 +145,7 @@ def of_xla(settings: Settings, subject: Subject, scheduler: Scheduler) -> Figure
 
 
 def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
-    """Figures of the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predicted bytes)."""
+    """Measures the best of `HEURISTICS` by prediction: `found_by`, `predicted`, `temp`, `all` (predicted bytes)."""
 
     def measure() -> Figures:
         by_method = {}
@@ -163,9 +163,9 @@ def of_heuristics(settings: Settings, subject: Subject) -> Figures | None:
 
 
 def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Figures under graphrl's plan with recomputation for at most `RECOMPUTE` of the run time.
+    """Measures graphrl's plan with recomputation for at most `RECOMPUTE` of the run time.
 
-    These are `temp`, `recomputed` (part of the estimated run time), `clones`, and total `seconds`. Only compiled.
+    Figures are `temp`, `recomputed` (part of the estimated run time), `clones`, and total `seconds`. Only compiled.
     """
 
     def measure() -> Figures:
@@ -183,7 +183,7 @@ def of_recomputation(settings: Settings, subject: Subject, seconds: float) -> Fi
 
 
 def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Figures under graphrl's plan: `found_by`, `predicted`, `temp`, total `seconds`.
+    """Measures graphrl's plan: `found_by`, `predicted`, `temp`, total `seconds`.
 
     The plan is that of `graphrl.compile(seconds=...)` without cached plans. Its order is kept (`planned_order`).
     """
@@ -191,7 +191,7 @@ def of_plan(settings: Settings, subject: Subject, seconds: float) -> Figures | N
 
 
 def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | None:
-    """Lower bound over all orders: `bound` (`temp_search.temp_bound`), computed with a plan's order."""
+    """Computes a lower bound over all orders, `bound` (`temp_search.temp_bound`), with a plan's order."""
 
     def measure() -> Figures:
         module = subject.module("default")
@@ -202,12 +202,12 @@ def of_bound(settings: Settings, subject: Subject, seconds: float) -> Figures | 
 
 
 def planned_order(subject: Subject, seconds: float) -> Places:
-    """The order of a plan that `of_plan` made."""
+    """Returns the order of a plan that `of_plan` made."""
     return subject.kept_order(_plan_name(seconds))
 
 
 def bytes_of(figures: Figures | None) -> int | None:
-    """XLA's figure of temporaries."""
+    """Returns the bytes of temporaries by XLA's figure, None if the measurement failed."""
     return None if figures is None else int(figures["temp"])
 
 

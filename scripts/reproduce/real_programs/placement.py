@@ -30,10 +30,10 @@ class Link(NamedTuple):
     """Link between devices.
 
     Attributes:
-      name: of the link.
-      latency: seconds. Not in data sheets: a round figure for a copy between two devices, launch included.
+      name: link name.
+      latency: seconds of a copy between two devices, launch included; a round figure, as data sheets have none.
       bandwidth: bytes per second, one direction.
-      source: of the bandwidth.
+      source: source of the bandwidth.
       devices: numbers of devices, one for each table.
     """
 
@@ -51,7 +51,7 @@ LINKS = (
 
 
 def placement(settings: Settings) -> Iterator[Table]:
-    """A table over the programs for each link and number of devices."""
+    """Yields a table of the programs for each link and number of devices."""
     graphs = [_graph(name) for name in settings.names_of(PROGRAMS)]
     methods = settings.among(METHODS)
     for link in LINKS:
@@ -69,7 +69,7 @@ def _graph(name: str) -> ComputationGraph:
 def _table(
     settings: Settings, graphs: Sequence[ComputationGraph], problem: Problem, methods: Sequence[str], link: Link
 ) -> Table:
-    """Mean gaps to the best known at every time, and each program's best makespan against one device."""
+    """Returns the mean gaps to the best known at every time, and each program's best makespan against one device."""
     contests = [settings.at_time(graphs, problem, methods, seconds) for seconds in settings.times]
     gaps, notes = times_markdown(settings.times, contests)
     headings = ["program", "ops", "one device", *methods, "bound", "speed-up"]

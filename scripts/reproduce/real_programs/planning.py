@@ -26,7 +26,7 @@ _LARGE = 5000  # instructions from which a program gets the longest time
 
 
 def planning(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program."""
+    """Yields a table with a row for each program."""
     headings = ["program", "instructions", "budget [s]", "planning [s]", "compiling", f"within {NEAR:.0%} after",
                 "final after", "peak [MiB]", "to bound"]  # fmt: skip
     lines = []
@@ -71,7 +71,7 @@ _REPEATS = {False: 3, True: 1}  # with --quick
 
 
 def resident(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program and schedule."""
+    """Yields a table with a row for each program and schedule."""
     headings = [
         "program", "schedule", "XLA's figure [MiB]", "less than default", "rise [MiB]", "less than default",
         "first call", "rise, freed memory returned [MiB]", "less than default", "first call", "results",

@@ -45,12 +45,12 @@ Schedule = Literal["default", "memory"] | Sequence[Sequence[int]] | Mapping[str,
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Importable function that builds a program, for a new process.
+    """How a new process builds a program: the name of an importable function, and its arguments.
 
     Attributes:
       function: "package.module:name" of an importable function. It returns a tuple that starts with a JAX function and
         the tuple of its arguments (arrays or `jax.ShapeDtypeStruct`s), such as `programs.Program`.
-      options: its keyword arguments, as JSON values.
+      options: keyword arguments of the function, as JSON values.
     """
 
     function: str
@@ -72,15 +72,15 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Resident:
-    """Measurements of one process.
+    """Measured memory and time of one process that runs a program.
 
     Attributes:
       before: resident bytes before the first call, with program and arguments in memory.
-      peak: most resident bytes until the results are there.
+      peak: largest resident bytes until the results are there.
       temp: bytes of temporaries by XLA's own figure (`memory_analysis().temp_size_in_bytes`).
-      seconds: of the call.
+      seconds: run time of the call.
       samples: number of times that the size was read.
-      digest: of the results' bits, hexadecimal: equal digests are equal results.
+      digest: digest of the results' bits, hexadecimal; equal digests mean equal results.
     """
 
     before: int
@@ -102,11 +102,11 @@ def measure_resident(
     """Runs a program once in a new process.
 
     Args:
-      recipe: of the program. The new process imports from this one's `sys.path`.
+      recipe: recipe of the program. The new process imports from this one's `sys.path`.
       schedule: XLA's "default" or "memory" scheduler; or keyword arguments of `graphrl.compile`, whose plan the new
         process reads from disk or searches for before it measures; or orders of computations as
         `hook.compile_in_order` takes them (`planning.cache.places_of`).
-      seed: of the arguments that the recipe leaves abstract (`random_arguments`).
+      seed: seed of the arguments that the recipe leaves abstract (`random_arguments`).
       returning: True if the process returns all memory that kernels free to the system immediately (glibc). It then
         runs slower, and its growth is close to XLA's figure.
 
@@ -152,7 +152,7 @@ def _compile(fn: Any, args: tuple[Any, ...], schedule: Schedule) -> Any:
 
 
 def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
-    """Measures one call."""
+    """Calls a compiled program once and measures this process."""
     arguments = jax.block_until_ready(random_arguments(args, seed))
     sampler = _Sampler()
     started = time.perf_counter()
@@ -164,10 +164,10 @@ def _run(compiled: Any, args: tuple[Any, ...], seed: int) -> Resident:
 
 
 class _Sampler:
-    """Thread that samples the resident size of this process within a `with`.
+    """Context manager with a thread that samples the resident size of this process.
 
     Attributes:
-      before, peak: resident bytes at construction, and at most.
+      before, peak: resident bytes at construction, and the largest sample.
       samples: number of readings.
     """
 
@@ -194,13 +194,13 @@ class _Sampler:
 
 
 def _resident() -> int:
-    """Resident bytes of this process."""
+    """Reads the resident bytes of this process."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmRSS"))
     return 1024 * int(line.split()[1])
 
 
 def digest(results: Any) -> str:
-    """SHA-256 of the bits of all arrays of a pytree, with their shapes and types, hexadecimal."""
+    """Hashes the bits of all arrays of a pytree, with their shapes and types: SHA-256, hexadecimal."""
     sha256 = hashlib.sha256()
     for leaf in jax.tree_util.tree_leaves(results):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -215,7 +215,7 @@ LEAST_SCALE = 0.02  # standard deviation of large arrays: embeddings, images
 
 
 def random_arguments(args: Any, seed: int = 0) -> Any:
-    """`args` with every `jax.ShapeDtypeStruct` replaced by an array of that shape and type; arrays stay.
+    """Replaces every `jax.ShapeDtypeStruct` in `args` by a random array of that shape and type; arrays stay.
 
     Vectors and scalars (scales, variances, biases) are 1 + 0.1 N(0, 1): variances must be positive. Larger arrays are
     normal with He's standard deviation for kernels, sqrt(2 / product of all dimensions but the last), and at least

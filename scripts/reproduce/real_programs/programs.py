@@ -130,7 +130,7 @@ def build(name: str) -> Program:
 
 
 def parts(name: str) -> tuple[str, str, int]:
-    """Architecture, "training" or "inference", and batch size of a program's name.
+    """Splits a program's name into architecture, "training" or "inference", and batch size.
 
     Raises:
       GraphrlError: the name is wrong, or there is no such architecture.
@@ -187,11 +187,11 @@ class Settings(launcher.Settings):
                 parts(name)
 
     def names_of(self, own: Sequence[str]) -> Sequence[str]:
-        """Programs of a section: those of --programs, else the small ones with --quick, else its own."""
+        """Returns programs of a section: those of --programs, else the small ones with --quick, else its own."""
         return self.programs or (QUICK if self.quick else own)
 
     def subjects(self, own: Sequence[str]) -> "Iterator[Subject]":
-        """Subjects of `names_of`, one after another: each takes much memory."""
+        """Yields subjects of `names_of`, one after another: each takes much memory."""
         return (Subject(name, self.out) for name in self.names_of(own))
 
 
@@ -214,7 +214,7 @@ class Subject:
 
     @functools.cached_property
     def lowered(self) -> jax.stages.Lowered:
-        """Lowered function."""
+        """The program, lowered by jax."""
         return jax.jit(self.program.fn).lower(*self.program.args)
 
     @functools.cached_property
@@ -228,7 +228,7 @@ class Subject:
         return TempPredictor(self.module("default"))
 
     def module(self, scheduler: Scheduler) -> HloModule:
-        """The module in the order of one of XLA's schedulers."""
+        """Returns the module in the order of one of XLA's schedulers."""
         if scheduler not in self._modules:
             path = self._file("hlo", f"{scheduler}.pb")
             if not path.exists():
@@ -238,25 +238,25 @@ class Subject:
         return self._modules[scheduler]
 
     def order(self, scheduler: Scheduler) -> Places:
-        """The orders of one of XLA's schedulers."""
+        """Returns the orders of one of XLA's schedulers."""
         return places_of(self.module(scheduler))
 
     def predicted(self, order: Places) -> int:
-        """Predicted temporaries of orders of the default scheduler's module."""
+        """Returns predicted temporaries of orders of the default scheduler's module."""
         module = self.module("default")
         orders = named_orders(module, order)
         return self.predict(orders[module.entry.name], orders)
 
     def compiled(self, schedule: Scheduler | Places, *, quick: bool = False) -> Any:
-        """The executable of one of XLA's schedulers or of orders; `quick`: as `hook.compile_in_order`."""
+        """Returns the executable of one of XLA's schedulers or of orders; `quick`: as `hook.compile_in_order`."""
         return compile_in_order(self.lowered, schedule, quick=quick)
 
     def keep_order(self, what: str, order: Places) -> None:
-        """Keeps an order for `kept_order`, also for later processes."""
+        """Stores an order for `kept_order` in a file, also for later processes."""
         write_atomically(self._file("orders", f"{what}.json"), lambda file: json.dump(list(order), file))
 
     def kept_order(self, what: str) -> Places:
-        """The order that was kept under this name."""
+        """Loads the order that `keep_order` stored under this name."""
         orders = json.loads(self._file("orders", f"{what}.json").read_text(encoding="utf-8"))
         return tuple(tuple(order) for order in orders)
 

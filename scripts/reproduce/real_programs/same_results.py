@@ -35,7 +35,7 @@ _QUICK = "ordered_debug_callbacks or cholesky or states_in_loops"
 
 
 def identical(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program."""
+    """Yields a table with a row for each program."""
     headings = ["program", "XLA [MiB]", "plan [MiB]", "identical", "finite", "XLA's step", "plan's step", "ratio"]
     by_name = {subject.name: _figures(settings, subject) for subject in settings.subjects(IDENTICAL)}
     lines = [[name, *_cells(figures)] for name, figures in by_name.items()]
@@ -50,7 +50,7 @@ def identical(settings: Settings) -> Iterator[Table]:
 
 
 def same_results(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each file of tests, and the cases by name."""
+    """Yields a table with a row for each file of tests, and the cases by name."""
     kinds = _run(*(["-k", _QUICK] if settings.quick else []))
     headings = ["kind", "cases", "wrong", "programs", "in graphrl's order", "donation lost", "wrong cases"]
     how = (
@@ -133,7 +133,7 @@ def _count(cases: Sequence[xml.Element], column: str) -> int:
 
 
 def _measure(subject: Subject, order: Places) -> Figures:
-    """Bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
+    """Measures bytes of temporaries, differing and finite numbers, and step times of XLA's schedule and the plan's."""
     executables = [subject.compiled("default"), subject.compiled(order)]
     args = random_arguments(subject.program.args)
     first = [[np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*args))] for compiled in executables]
@@ -156,7 +156,7 @@ def _is_wrong(case: xml.Element) -> bool:
 
 
 def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
-    """Seconds of a run of each executable; the first one alternates between rounds."""
+    """Yields the run times in seconds of all executables, round by round; the first one alternates between rounds."""
     for number in range(_ROUNDS):
         seconds = [0.0, 0.0]
         for which in (0, 1) if number % 2 else (1, 0):
@@ -167,6 +167,6 @@ def _rounds(executables: Sequence[Any], args: Any) -> Iterator[list[float]]:
 
 
 def _differing(before: np.ndarray, after: np.ndarray) -> int:
-    """Number of elements with different bits."""
+    """Counts the elements with different bits."""
     bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, -1) for x in (before, after)]
     return int((bits[0] != bits[1]).any(axis=1).sum())

@@ -37,7 +37,7 @@ _STEPS = {"step": "", "recomputed_step": ", recomputed"}
 
 
 def totals(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program, and results for the targets."""
+    """Yields a table with a row for each program, and results for the targets."""
     own = [name for name in settings.programs or () if name in UPDATES]
     names = own or (["neural ODE"] if settings.quick else UPDATES)
     by_name = {name: _figures(settings, "total", name, _measure) for name in names}
@@ -55,7 +55,7 @@ def totals(settings: Settings) -> Iterator[Table]:
 
 
 def zoo_totals(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each program, and results for the targets."""
+    """Yields a table with a row for each program, and results for the targets."""
     names = [name for name in settings.names_of(TRAINING) if "/training/" in name] or [QUICK[0]]
     by_name = {name: _figures(settings, "zoo total", name, _measure_zoo) for name in names}
     how = (
@@ -97,7 +97,7 @@ def _measure(name: str, seconds: float) -> Figures:
 
 
 def _times(executables: Any, state: Any, batch: Any) -> list[float]:
-    """Median seconds of a call of each, in turns."""
+    """Measures the median seconds of a call of each executable, in turns."""
     rounds = []
     for _ in range(_ROUNDS):
         seconds_of_round = []
@@ -119,7 +119,7 @@ def _measure_zoo(name: str, seconds: float) -> Figures:
 
 
 def _with_adam(program: Program) -> Update:
-    """Training step `(state, batch) -> (state, loss)` with Adam, with abstract arguments."""
+    """Builds the training step `(state, batch) -> (state, loss)` with Adam and abstract arguments."""
     rule = optax.adam(1e-4)
     weights, carried, batch = program.args
 
@@ -141,7 +141,7 @@ def _planned(lowered: jax.stages.Lowered, planner: Planner) -> jax.stages.Compil
 
 
 def _totals_of(*, default: Any, memory: Any, graphrl: Any, recomputed: Any) -> Figures:
-    """Total bytes of one step's executables by XLA's schedulers and by graphrl; `arguments` are its."""
+    """Returns the total bytes of a step's executables by XLA's schedulers and by graphrl, and of its arguments."""
     executables = {"default": default, "memory": memory, "graphrl": graphrl, "recomputed": recomputed}
     arguments = default.memory_analysis().argument_size_in_bytes
     return {"arguments": arguments, **{name: _total(compiled) for name, compiled in executables.items()}}
@@ -158,7 +158,7 @@ def _total(compiled: Any) -> int:
 
 
 def _cells(name: str, figures: Figures | None) -> list[str]:
-    """Row under `HEADINGS`."""
+    """Formats a program's row under `HEADINGS`."""
     if figures is None:
         return [name, *["-"] * (len(HEADINGS) - 1)]
     sizes = [mebibytes(figures[column]) for column in ("arguments", "default", "memory", "graphrl", "recomputed")]
@@ -173,7 +173,7 @@ def _run_cells(figures: Figures | None) -> list[str]:
 
 
 def _main(by_name: Mapping[str, Figures | None]) -> str:
-    """Means against the better of XLA's schedulers, in a sentence."""
+    """Returns means against the better of XLA's schedulers, in a sentence."""
     order, recomputed = (ratio(_mean(by_name, name)) for name in TARGETS)
     return f"A step needs {order} of the better XLA scheduler's total by order alone, {recomputed} with recomputation."
 
@@ -184,7 +184,7 @@ def _mean(by_name: Mapping[str, Figures | None], name: str) -> float | None:
 
 
 def _summary(by_name: Mapping[str, Figures | None]) -> Iterator[str]:
-    """Results for the targets."""
+    """Yields results for the targets."""
     measured = _measured(by_name)
     for name, target in TARGETS.items():
         if (mean := _mean(by_name, name)) is not None:

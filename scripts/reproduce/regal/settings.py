@@ -33,13 +33,13 @@ _QUICK_PROGRAMS = 2  # the smallest
 
 
 class Task(NamedTuple):
-    """A column of the paper's table.
+    """A planning task, a column of the table in the REGAL paper.
 
     Attributes:
-      title: in words.
-      problem: to plan for.
-      graphs: (count, True for small ones) -> unseen graphs.
-      data: (True for small ones) -> settings of `graphrl train` that name the training graphs.
+      title: the task in words.
+      problem: planning problem.
+      graphs: function of the number of graphs and True for small ones; returns unseen graphs.
+      data: function of True for small ones; returns settings of `graphrl train` that name the training graphs.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Task(NamedTuple):
 
 
 def _synthetic(count: int, quick: bool) -> list[ComputationGraph]:
-    """Graphs of seeds from 0, as `DataConfig.test`. Training has 10,000 on, validation 5,000, tuned BRKGA 10^6."""
+    """Generates graphs of seeds from 0, as `DataConfig.test` (training: from 10,000, validation 5,000, tuning 10^6)."""
     return load_graphs([f"regal-like:{12 if quick else ''}x{count}"])
 
 
 def _synthetic_data(quick: bool) -> list[str]:
-    """Training graphs of 50 to 70 ops, smaller than the test graphs of 50 to 200: they train a policy in a minute."""
+    """Names training graphs of 50 to 70 ops, smaller than the test graphs (50 to 200): a policy trains in a minute."""
     if quick:
         return ["data.train=regal-like:12x8@10000", "data.validation=regal-like:12x4@5000"]
     train = ",".join(f"regal-like:{ops}x100@{first}" for ops, first in ((50, 10_000), (60, 20_000), (70, 30_000)))
@@ -62,7 +62,7 @@ def _synthetic_data(quick: bool) -> list[str]:
 
 
 def _zoo(which: tuple[str, int], count: int, quick: bool) -> list[ComputationGraph]:
-    """Programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
+    """Loads programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
     names = _programs(which, quick)[:count]
     programs = [zoo.load(name).graph for name in names]
     rounds = range(-(-count // len(programs)))
@@ -77,7 +77,7 @@ def _zoo_data(quick: bool) -> list[str]:
 
 
 def _programs(which: tuple[str, int], quick: bool) -> list[str]:
-    """Compiled programs (HLO) of a split within the size limits, the smallest first."""
+    """Lists compiled programs (HLO) of a split within the size limits, the smallest first."""
     words, most = which
     entries = sorted((entry.ops, entry.name) for entry in zoo.select(words) if LEAST_OPS <= entry.ops <= most)
     return [name for _, name in entries[: _QUICK_PROGRAMS if quick else None]]
@@ -102,7 +102,7 @@ TASKS = {
 
 @functools.cache
 def unseen(task: str, count: int, quick: bool) -> list[ComputationGraph]:
-    """Test graphs of a task, loaded once."""
+    """Loads the test graphs of a task, or returns them if they were loaded before."""
     return TASKS[task].graphs(count, quick)
 
 
@@ -158,16 +158,16 @@ class Settings(launcher.Settings):
         """Checks the methods.
 
         Raises:
-          GraphrlError: an unknown method.
+          GraphrlError: a method is unknown.
         """
         check_known("method", self.methods or (), METHODS)
 
     def unseen(self, task: str) -> list[ComputationGraph]:
-        """Test graphs of a task."""
+        """Returns test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
     def trained(self, task: str, kind: Kind) -> list[Path]:
-        """Policies of a task, one per seed; trains the missing ones.
+        """Returns policies of a task, one per seed; trains the missing ones.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -188,17 +188,17 @@ class Settings(launcher.Settings):
         return copy_policy(policy, self.out)
 
     def budget(self, label: str) -> Budget:
-        """Budget of a method in a task's table."""
+        """Returns the budget of a method in a task's table."""
         seconds = {"cp-sat": self.cp_sat, LONGER: self.longer}
         return Budget(None, seconds[label]) if label in seconds else Budget(self.evaluations)
 
     def entrant(self, task: str, label: str, budget: Budget, *, shipped: bool = False) -> Entrant:
-        """Entrant for a method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
+        """Creates the entrant for a method of `LEARNED` or of the solvers, `UNTRAINED` or `LONGER`.
 
         Args:
-          task: its name.
-          label: as above.
-          budget: of each run.
+          task: task name.
+          label: method, as above.
+          budget: budget of each run.
           shipped: True if learned methods play the policy of the package, the same one for every seed.
         Raises:
           GraphrlError: training fails or is interrupted.

@@ -54,14 +54,14 @@ EVOLUTION = EvolutionSettings(strength=0.3)
 
 
 def limits(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each method."""
+    """Yields a table with a row for each method."""
     sweep = _sweep(settings, LIMITED, {f"{limit:,} evaluations": Budget(limit) for limit in settings.limits})
     by_limit = dict(zip(settings.limits, sweep.by_budget.values(), strict=True))
     yield _table(settings, "Evaluation limits", sweep, _limit_notes(by_limit, settings.evaluations), "improvement")
 
 
 def timed(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each method; writes the picture of quality against time."""
+    """Yields a table with a row for each method; writes the picture of quality against time."""
     sweep = _sweep(settings, TIMED, {f"{seconds:g} s": Budget(None, seconds) for seconds in settings.times})
     write_figure(quality_figure(sweep.rows, sweep.others), settings.out / f"{settings.task}-time.png")
     notes = (
@@ -71,7 +71,7 @@ def timed(settings: Settings) -> Iterator[Table]:
 
 
 def overhead(settings: Settings) -> Iterator[Table]:
-    """Table of the seconds of each method at equal evaluations, and its time over BRKGA's."""
+    """Yields the table of the seconds of each method at equal evaluations, and its time over BRKGA's."""
     task, budget = settings.task, Budget(settings.evaluations, _LONG)
     labels = dict.fromkeys([BASELINE, *settings.among(METHODS)])
     contest = settings.on_task(task, [settings.entrant(task, label, budget) for label in labels])
@@ -103,7 +103,7 @@ def overhead(settings: Settings) -> Iterator[Table]:
 
 
 def evolved(settings: Settings) -> Iterator[Table]:
-    """Table of BRKGA without proposals, and with those of the untrained, evolved and REINFORCE-trained policies."""
+    """Yields the table of BRKGA without proposals, and with those of untrained, evolved and REINFORCE policies."""
     task, budget = settings.task, Budget(settings.evaluations)
     ways = {"untrained": _untrained, "evolution": _by_evolution, "reinforce": _by_reinforce}
     entrants = [settings.entrant(task, BASELINE, budget)]
@@ -129,7 +129,7 @@ def evolved(settings: Settings) -> Iterator[Table]:
 
 
 class _Sweep(NamedTuple):
-    """Scores of methods under each budget, and their rows."""
+    """Scores of methods under each budget, and the rows of all runs."""
 
     by_budget: dict[str, dict[str, Score]]
     rows: list[Row]
@@ -137,7 +137,7 @@ class _Sweep(NamedTuple):
 
 
 def _sweep(settings: Settings, labels: Sequence[str], budgets: Mapping[str, Budget]) -> _Sweep:
-    """Scores of the selected methods over the baseline, which has the evaluations of the task's own table."""
+    """Returns scores of the selected methods over the baseline, which has the evaluations of the task's own table."""
     task, labels = settings.task, settings.among(labels)
     reference = settings.on_task(task, [settings.entrant(task, BASELINE, Budget(settings.evaluations))])
     sweep = _Sweep({}, [], [])
@@ -180,12 +180,12 @@ def _limit_notes(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) 
 
 
 def _seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
-    """Seconds by graph and seed, without compilation."""
+    """Returns the seconds of each graph and seed, without compilation."""
     return {(row.fingerprint, row.seed): row.seconds - row.compile_seconds for row in rows if row.feasible}
 
 
 def _proposing(policy: Policy, graph: ComputationGraph) -> float:
-    """Median seconds from a graph to its proposals, features and network."""
+    """Measures the median seconds from a graph to its proposals, for features and network."""
     sizes = common_sizes([graph])
     return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))
 
@@ -196,7 +196,7 @@ def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps
 
 
 def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
-    """Fittest of the last generation."""
+    """Trains a policy by evolution; returns the fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
     population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
     for step in range(steps):
@@ -213,7 +213,7 @@ def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalParams, st
 
 
 def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
-    """File of a policy, made now if missing."""
+    """Returns the file of a policy, made now if missing."""
     config, graphs, steps = _training(settings)
 
     def make() -> Policy:
@@ -226,7 +226,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
 
 
 def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
-    """Configuration of the policies, their training graphs, and the number of steps."""
+    """Returns the configuration of the policies, their training graphs, and the number of steps."""
     problem = TASKS[settings.task].problem
     if settings.quick:
         return RegalConfig(problem, evaluations=80, rounds=1, width=4, actions=4), QUICK_GRAPHS, 2
@@ -235,7 +235,7 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalParams) -> tuple[Any, Any]:
-    """Fittest of a population `[m, ...]`, and the next population."""
+    """Runs one generation: returns the fittest of a population `[m, ...]`, and the next population."""
     play_key, evolve_key = jax.random.split(key)
     graphs = batch.nodes.shape[0]
     play = jax.vmap(functools.partial(_rewards, config, population))
@@ -245,7 +245,7 @@ def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: Pro
 
 
 def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalParams) -> jax.Array:
-    """Reward of every individual's proposals for one graph: `[m]` float32."""
+    """Computes the reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
     state, first = env.reset(reset_key, graph)

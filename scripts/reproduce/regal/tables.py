@@ -46,13 +46,13 @@ class Score(NamedTuple):
     """Scores of a method. All are fractions but `seconds`.
 
     Attributes:
-      improvement: over the baseline, arithmetic mean over graphs.
-      gap: from the best known, geometric mean over graphs.
+      improvement: improvement over the baseline, arithmetic mean over graphs.
+      gap: gap from the best known value, geometric mean over graphs.
       matched: share of graphs on which it is as good as the baseline or better.
-      highest, lowest: improvement of a single graph and seed.
+      highest, lowest: largest and least improvement of a single graph and seed.
       bound: gap from the best known lower bound, geometric mean over graphs, mean over seeds.
-      seconds: mean of wall clock, without compilation.
-      failed, runs: runs without a plan, and all runs.
+      seconds: mean wall-clock time, without compilation.
+      failed, runs: number of runs without a plan, and of all runs.
     """
 
     improvement: Estimate
@@ -67,7 +67,7 @@ class Score(NamedTuple):
 
 
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
-    """Table of a task; writes the histogram of improvements."""
+    """Yields the table of a task; writes the histogram of improvements."""
     title, problem = TASKS[task].title, TASKS[task].problem
     labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # neither ships
     order = [label for label in METHODS if label in labels]
@@ -93,17 +93,17 @@ def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[T
 
 
 def scores(contest: Contest, baseline: Sequence[Row]) -> dict[str, Score]:
-    """Scores of every method."""
+    """Computes the scores of every method."""
     best = best_known([*contest.rows, *contest.others])
     return {label: score(rows, baseline, best) for label, rows in contest.by_label.items()}
 
 
 def score(rows: Sequence[Row], baseline: Sequence[Row], best: Mapping[Case, Best]) -> Score:
-    """Scores of a method. Graphs on which it or the baseline failed are left out of the figures that need them.
+    """Computes a method's scores. Graphs on which it or the baseline failed are left out of the figures that need them.
 
     Args:
-      rows: of the method, one for each graph and seed.
-      baseline: of BRKGA, likewise.
+      rows: rows of the method, one for each graph and seed.
+      baseline: rows of BRKGA, likewise.
       best: `table.best_known` of all rows at hand.
     """
     ours, theirs = _by_seed(rows), _by_seed(baseline)
@@ -135,20 +135,20 @@ def _by_seed(rows: Sequence[Row]) -> dict[int, dict[Case, float]]:
 
 
 def _gains(ours: dict[int, dict[Case, float]], seed: int, base: dict[Case, float]) -> np.ndarray:
-    """Improvements by graph with one seed: `[g]` float64."""
+    """Computes the improvement on each graph with one seed: `[g]` float64."""
     values = next(iter(ours.values())) if len(ours) == 1 else ours.get(seed, {})
     return np.array([1 - values[case] / base[case] for case in values if case in base and base[case] > 0])
 
 
 def _geometric_ratio(values: dict[Case, float], best: Mapping[Case, Best], to: str) -> float:
-    """Geometric mean of values over the best known "value" or "bound", where that is above 0; 0 without such graphs."""
+    """Computes the geometric mean ratio to the best known "value" or "bound" (if above 0); 0 without such graphs."""
     pairs = [(value, getattr(best[case], to)) for case, value in values.items()]
     logs = [math.log(value / reference) for value, reference in pairs if reference > 0 and value > 0]
     return math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
 
 
 def cells(label: str, one: Score) -> list[str]:
-    """A method's row, under `HEADINGS`."""
+    """Returns a method's row, under `HEADINGS`."""
     extremes = [f"{100 * value:+.1f}%" if math.isfinite(value) else "-" for value in (one.highest, one.lowest)]
     bound = "-" if math.isnan(one.bound) else f"{100 * one.bound:.2f}%"
     seconds = "-" if math.isnan(one.seconds) else f"{one.seconds:.3g}"
@@ -158,7 +158,7 @@ def cells(label: str, one: Score) -> list[str]:
 
 
 def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
-    """Lines on the goals, on the value of the hint, and on the gain of training over the hint."""
+    """Yields lines on the goals, on the value of the hint, and on the gain of training over the hint."""
     brkga, (closing, matching) = by_label[BASELINE], GOALS[task]
     for label in (label for label in ("regal", UNTRAINED, "regal-hint") if label in by_label):
         ours = by_label[label]
@@ -177,7 +177,7 @@ def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
 
 
 def gap_summary(by_label: Mapping[str, Score]) -> str:
-    """Mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
+    """Returns the mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
     labels = [
         label for label in (*LEARNED, BASELINE) if label in by_label and label in ("regal", "regal-hint", BASELINE)
     ]

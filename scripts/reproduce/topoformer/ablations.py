@@ -42,12 +42,12 @@ PAPER: dict[str, tuple[float, float, float]] = {
 
 
 def encoders(settings: Settings) -> Iterator[Table]:
-    """Table 3."""
+    """Yields Topoformer's table 3: encoders."""
     yield from _ablation(settings, "Encoders", ENCODERS)
 
 
 def decoders(settings: Settings) -> Iterator[Table]:
-    """Table 4."""
+    """Yields Topoformer's table 4: decoders."""
     yield from _ablation(settings, "Decoders", DECODERS)
 
 
@@ -102,7 +102,7 @@ _DECODED = ("greedy", "sample")
 
 
 def budget(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each checkpoint.
+    """Yields a table with a row for each checkpoint.
 
     Raises:
       GraphrlError: there is no run.
@@ -127,7 +127,7 @@ def budget(settings: Settings) -> Iterator[Table]:
 
 
 def _checkpoints(run: Path | None) -> dict[int, Path]:
-    """Checkpoints that a run has kept, by step.
+    """Returns checkpoints that a run has kept, by step.
 
     Raises:
       GraphrlError: there are no checkpoints.
@@ -166,7 +166,7 @@ class Measured(NamedTuple):
 
 
 def inference(settings: Settings) -> Iterator[Table]:
-    """Table with a row for each size; decodings are whole methods, from a graph to a checked plan."""
+    """Yields a table with a row for each size; decodings are whole methods, from a graph to a checked plan."""
     policy = Policy.load(settings.given) if settings.given else Policy.default(PROBLEM)
     by_size = {
         ops: _measured(sample("layered", ops, 0)[0], policy, settings)

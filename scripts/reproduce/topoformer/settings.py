@@ -92,7 +92,7 @@ class Settings(launcher.Settings):
         return "" if self.checkpoint is None else self.kept(self.checkpoint)
 
     def kept(self, path: Path) -> str:
-        """Path of a policy's copy in --out.
+        """Returns the path of a policy's copy in --out.
 
         Raises:
           GraphrlError: the policy cannot be read.
@@ -103,8 +103,8 @@ class Settings(launcher.Settings):
         """Trains policies, one per seed, and returns the paths of their copies. Interrupted trainings resume.
 
         Args:
-          name: of the folders.
-          settings: as --set of `graphrl train`; those of the command line override them.
+          name: name of the folders.
+          settings: values for --set of `graphrl train`; those of the command line override them.
 
         Raises:
           GraphrlError: training fails or is interrupted.
@@ -128,24 +128,24 @@ class Settings(launcher.Settings):
         return self.contest(graphs, PROBLEM, entrants)
 
     def reference(self) -> Entrant:
-        """Approximate dynamic programming."""
+        """Returns the entrant that gaps are measured from, approximate dynamic programming."""
         return Entrant(DP, [f"approximate-dp:width={self.width}"], ENDS, self.few)
 
     def classical(self) -> list[Entrant]:
-        """Selected methods without learning. Always includes the two that gaps are measured from."""
+        """Returns the selected methods without learning. Always includes the two that gaps are measured from."""
         entrants = [self.reference(), Entrant("dfs-dp", ["dfs-dp"], Budget(None, self.dfs_dp), self.few)]
         entrants += [Entrant(label, [method], ENDS) for label, method in FAST.items()]
         entrants += self._at_times("anneal", "anneal")
         return [one for one in entrants if one.label in (DP, RANDOM) or self._takes_part(one.label)]
 
     def learned(self) -> list[Entrant]:
-        """Selected decodings of the policy, and its warm start of annealing."""
+        """Returns the selected decodings of the policy, and its warm start of annealing."""
         warm = self._at_times("topoformer+", method_of("topoformer+", self.given))
         entrants = [*self.decoded([self.given]), *warm]
         return [one for one in entrants if self._takes_part(one.label)]
 
     def decoded(self, checkpoints: Sequence[str], mark: str = "") -> list[Entrant]:
-        """The three decodings of policies, one policy per seed; `mark` is appended to the labels."""
+        """Returns the three decodings of policies, one policy per seed; `mark` is appended to the labels."""
         return [
             Entrant(f"{label}{mark}", [method_of(method, path) for path in checkpoints], ENDS)
             for label, method in DECODED.items()
@@ -162,7 +162,7 @@ class Settings(launcher.Settings):
 
 
 def method_of(method: str, checkpoint: str) -> str:
-    """A learned method with a policy, "" for the shipped one."""
+    """Returns a learned method's name with a policy as its option; "" plays the shipped policy."""
     if not checkpoint:
         return method
     return f"{method}{',' if ':' in method else ':'}checkpoint={checkpoint}"

@@ -35,11 +35,11 @@ class Score(NamedTuple):
     """Scores of a method over graphs, with 95% intervals; fractions but `seconds`.
 
     Attributes:
-      gap: from approximate DP, on graphs that have it.
-      random: from the best of 100 random orders.
-      seconds: of wall clock, without compilation.
+      gap: gap from approximate DP, on graphs that have it.
+      random: gap from the best of 100 random orders.
+      seconds: wall-clock time, without compilation.
       graphs, compared: number of graphs of the method; number of these with approximate DP.
-      failed: runs without a plan.
+      failed: number of runs without a plan.
     """
 
     gap: Estimate
@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def table1(settings: Settings) -> Iterator[Table]:
-    """A table and a picture for each size."""
+    """Yields a table and a picture for each size."""
     for ops in settings.sizes:
         title = f"Layered graphs of {ops:,} ops"
         print(title, file=sys.stderr, flush=True)
@@ -65,7 +65,7 @@ def table1(settings: Settings) -> Iterator[Table]:
 
 
 def real(settings: Settings) -> Iterator[Table]:
-    """A table for each stratum of sizes with programs in the test split."""
+    """Yields a table for each stratum of sizes with programs in the test split."""
     entrants = [*settings.classical(), *settings.learned()]
     if settings.train_real:
         trained = settings.trained("real", real_data(settings.quick))
@@ -81,7 +81,7 @@ def real(settings: Settings) -> Iterator[Table]:
 
 
 def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]]:
-    """Programs of the test split by stratum, without empty strata."""
+    """Returns programs of the test split by stratum, without empty strata."""
     entries = sorted((entry.ops, entry.name) for entry in zoo.select("hlo/training/test-split"))
     if settings.quick:
         entries = entries[:1]
@@ -94,7 +94,7 @@ def programs(settings: Settings) -> dict[tuple[int, int], list[ComputationGraph]
 
 
 def real_data(quick: bool) -> list[str]:
-    """Settings of `graphrl train` that name the training programs: other families than the tested ones."""
+    """Returns settings of `graphrl train` that name the training programs: other families than the tested ones."""
     sets = {}
     for name, words in (("train", "train-split"), ("validation", "valid-split")):
         entries = sorted((entry.ops, entry.name) for entry in zoo.select(f"hlo/training/{words}"))
@@ -124,7 +124,7 @@ def _cells(label: str, one: Score, paper: str) -> list[str]:
 
 
 def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
-    """By graph: greedy against the best fast method, sample and beam against greedy, topoformer+ against anneal."""
+    """Compares graph by graph: greedy and the best fast method, sample, beam and greedy, topoformer+ and anneal."""
     fast = [label for label in FAST if label in by_label]
     if "greedy" in by_label and fast:
         best = min(fast, key=lambda label: by_label[label].random.mean)
@@ -137,18 +137,18 @@ def _verdicts(contest: Contest, by_label: dict[str, Score]) -> Iterator[str]:
 
 
 def scores(contest: Contest) -> dict[str, Score]:
-    """Scores of every label."""
+    """Computes the scores of every label."""
     return {label: _score(contest, label) for label in contest.by_label}
 
 
 def gaps(contest: Contest, label: str, reference: str) -> list[float]:
-    """Relative gap of a method to another, by graph, means over seeds; graphs without both are left out."""
+    """Computes a method's relative gap to another on each graph, from means over seeds; skips graphs without both."""
     rows = [*contest.by_label.get(label, ()), *(contest.by_label.get(reference, ()) if label != reference else ())]
     return [-gain for gain in improvements(rows, label, reference)]
 
 
 def spread(contest: Contest, label: str) -> str:
-    """Least and largest mean gap from approximate DP over seeds; "" for one seed."""
+    """Formats the least and largest mean gap from approximate DP over seeds; "" for one seed."""
     rows, reference = contest.by_label[label], contest.by_label[DP]
     seeds = sorted({row.seed for row in rows})
     means = [
@@ -160,7 +160,7 @@ def spread(contest: Contest, label: str) -> str:
 
 
 def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
-    """Line that compares a method with another, graph by graph."""
+    """Yields the line that compares a method with another, graph by graph."""
     if values := gaps(contest, label, reference):
         yield (
             f"{label} against {reference}: {estimate(values).percent(True)} on the mean of {len(values)} graphs, "
@@ -169,7 +169,7 @@ def verdict(contest: Contest, label: str, reference: str) -> Iterator[str]:
 
 
 def seconds_text(one: Estimate) -> str:
-    """Seconds as text of a table."""
+    """Formats seconds for a table."""
     if np.isnan(one.mean):
         return "-"
     return f"{one.mean:.3g}" + ("" if one.half is None else f" ± {one.half:.1g}")

@@ -21,7 +21,7 @@ def is_workload(model: object) -> bool:
 
 
 def select(model: str) -> tuple[str, ...]:
-    """The names that match a pattern with `*` and `?`, with the prefix: `workloads:gnmt-*/v100-fp32`.
+    """Lists the workloads that match a pattern with `*` and `?`, given with the prefix: `workloads:gnmt-*/v100-fp32`.
 
     Raises:
       ProblemError: no name matches, or one of EGRL's is given a chip.
@@ -37,7 +37,7 @@ def select(model: str) -> tuple[str, ...]:
 
 
 def load(model: str) -> ComputationGraph:
-    """Loads the graph of that name, with the prefix or without.
+    """Loads the workload of that name, with or without the prefix `workloads:`.
 
     Raises:
       ProblemError: no workload matches, or several do.

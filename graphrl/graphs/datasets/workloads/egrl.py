@@ -19,7 +19,7 @@ STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # inner channels and first str
 
 @dataclasses.dataclass(frozen=True)
 class _Map:
-    """A feature map of one byte an element."""
+    """A feature map, the output of an op, with one byte per element."""
 
     name: str
     x: int
@@ -32,7 +32,7 @@ class _Map:
 
 
 class _Builder:
-    """Ops in program order, each with one output."""
+    """Builder of a graph whose ops are in program order, each with one output."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -55,34 +55,34 @@ class _Builder:
         return output
 
     def conv(self, name: str, x: _Map, channels: int, kernel: int, stride: int, *shortcut: _Map) -> _Map:
-        """A square convolution, without bias, that adds its shortcut."""
+        """Adds a square convolution without bias, which also adds the shortcut; returns its output."""
         weights, side = x.z * channels * kernel**2, x.x // stride
         shape = (side, side, channels)
         macs = side**2 * weights
         return self.add(name, "Conv", shape, x, *shortcut, macs=macs, weights=weights, kernel=kernel, stride=stride)
 
     def matmul(self, name: str, x: _Map, columns: int) -> _Map:
-        """Rows times a weight matrix, without bias."""
+        """Adds a product of `x` with a weight matrix, without bias; returns its output."""
         shape, weights = (x.x, x.y, columns), x.z * columns
         return self.add(name, "MatMul", shape, x, macs=x.x * x.y * weights, weights=weights)
 
     def graph(self, name: str) -> ComputationGraph:
-        """The graph of all ops; the last output is kept."""
+        """Returns the graph of all ops; the last output is kept."""
         return ComputationGraph(name, tuple(self.ops), outputs=(self.ops[-1].outputs[0].name,))
 
 
 def resnet50() -> ComputationGraph:
-    """57 ops, 25.50 MB of weights, 11.32 MB of outputs, 4.089 billion multiply-adds."""
+    """Returns ResNet-50: 57 ops, 25.50 MB of weights, 11.32 MB of outputs, 4.089 billion multiply-adds."""
     return _resnet("resnet50", (3, 4, 6, 3))
 
 
 def resnet101() -> ComputationGraph:
-    """108 ops, 44.44 MB of weights, 16.44 MB of outputs, 7.80 billion multiply-adds."""
+    """Returns ResNet-101: 108 ops, 44.44 MB of weights, 16.44 MB of outputs, 7.80 billion multiply-adds."""
     return _resnet("resnet101", (3, 4, 23, 3))
 
 
 def _resnet(name: str, blocks: tuple[int, ...]) -> ComputationGraph:
-    """Residual networks with bottlenecks, the stride in the 3x3 convolution (He et al. 2016, as commonly trained)."""
+    """Builds a bottleneck ResNet with the stride in the 3x3 convolution (He et al. 2016, as commonly trained)."""
     b = _Builder()
     x = b.add("quantize", "QuantizeLinear", (224, 224, 3))
     x = b.conv("conv1", x, 64, 7, 2)
@@ -100,7 +100,7 @@ def _resnet(name: str, blocks: tuple[int, ...]) -> ComputationGraph:
 
 
 def bert() -> ComputationGraph:
-    """376 ops: BERT-base (Devlin et al. 2018), 12 layers of 31 ops on 384 tokens."""
+    """Returns BERT-base (Devlin et al. 2018): 376 ops, 12 layers of 31 ops on 384 tokens."""
     b = _Builder()
     rows = (TOKENS, 1, HIDDEN)
     x = b.add("embedding", "Gather", rows, weights=VOCABULARY * HIDDEN)
@@ -136,13 +136,13 @@ def _bert_layer(b: _Builder, at: str, x: _Map) -> _Map:
 
 
 def _projected(b: _Builder, at: str, x: _Map, columns: int) -> _Map:
-    """A matrix product with a bias."""
+    """Adds a matrix product with a bias; returns its output."""
     product = b.matmul(f"{at}/matmul", x, columns)
     return b.add(f"{at}/bias", "Add", (x.x, x.y, columns), product, weights=columns)
 
 
 def _added(b: _Builder, at: str, x: _Map, shortcut: _Map) -> _Map:
-    """A residual sum, normalised."""
+    """Adds a residual sum and its normalisation; returns the output."""
     total = b.add(f"{at}/sum", "Add", (x.x, x.y, x.z), x, shortcut)
     return b.add(f"{at}/norm", "LayerNormalization", (x.x, x.y, x.z), total, weights=2 * x.z)
 

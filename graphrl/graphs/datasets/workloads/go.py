@@ -34,7 +34,7 @@ TRAFFIC = Chip("traffic", flops_per_second=1e30, bytes_per_second=1.0, source="n
 
 
 class Setting(NamedTuple):
-    """A row of table 2: file, batch size and number of devices."""
+    """A row of GO's table 2: file, batch size and number of devices."""
 
     architecture: str
     batch: int
@@ -61,13 +61,13 @@ FAMILIES = ("rnnlm", "gnmt", "transformer-xl", "inception", "amoebanet", "wavene
 
 
 class Workload(NamedTuple):
-    """A workload of n ops.
+    """A workload of GO, with n ops.
 
     Attributes:
       name: a key of `WORKLOADS`.
-      family: the architecture, one of `FAMILIES`: figure 5 leaves one out.
-      devices: their number in table 2, with `MEMORY_BYTES` each.
-      graph: with run times on a chip.
+      family: the architecture, one of `FAMILIES`; GO's figure 5 leaves one out of training.
+      devices: number of devices in GO's table 2, with `MEMORY_BYTES` each.
+      graph: the ops, with run times on a chip.
       colocation: `[n] int32`, the group of each op: ops of a group share one device. A group with an op of type
         `VARIABLE` is a parameter with its update; every other group has the ops derived from one op of the forward
         pass.
@@ -81,7 +81,7 @@ class Workload(NamedTuple):
 
     @property
     def colocated(self) -> ComputationGraph:
-        """The graph with the groups in its ops, so that every method keeps them together or rejects the graph."""
+        """Graph with `colocation` in its ops, so that every method keeps groups together or rejects the graph."""
         ops = (
             dataclasses.replace(op, pipelined=Pipelined(colocation=group))
             for op, group in zip(self.graph.ops, self.colocation.tolist(), strict=True)
@@ -93,8 +93,8 @@ def load(name: str, chip: str | Chip = CHIP) -> Workload:
     """Loads a workload by its name in `WORKLOADS`.
 
     Args:
-      name: of the workload.
-      chip: for run times: a name in `roofline.CHIPS`, or the caller's own.
+      name: name in `WORKLOADS`.
+      chip: determines run times: a name in `roofline.CHIPS`, or a `Chip`.
 
     Raises:
       GraphrlError: the chip is unknown, or the file is missing or broken.

@@ -46,7 +46,7 @@ PREFIX = "zoo:"
 
 
 class Entry(NamedTuple):
-    """A program that can be loaded: see `ZooProgram`; `ops` is the size of its graph."""
+    """Index entry of a program in the zoo: fields as in `ZooProgram`, and the number of ops of its graph."""
 
     architecture: str
     family: str
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that `select` matches."""
+        """Words of this program, which `select` compares with its text."""
         return (
             self.architecture,
             self.kind,
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> ZooProgram:
-    """Loads the program of this name, as in `efficientnetb0/training/b8/hlo`, or of any text that selects one program.
+    """Loads a program by its name, such as `efficientnetb0/training/b8/hlo`, or by any text that selects one program.
 
     Raises:
       ProblemError: no program matches, or more than one.
@@ -89,7 +89,7 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> ZooProgr
 
 
 def home() -> Path:
-    """The folder of the zoo: the value of the environment variable GRAPHRL_ZOO, or the shipped one."""
+    """Returns the zoo's folder: the value of the environment variable GRAPHRL_ZOO, or the shipped one."""
     return Path(os.environ.get("GRAPHRL_ZOO") or DATA)
 
 
@@ -108,7 +108,7 @@ def write_index(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
 
 
 def entries(folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
-    """All programs of a folder (by default of `home()`), by name.
+    """Lists all programs of a folder (by default of `home()`), sorted by name.
 
     Raises:
       GraphrlError: the index is missing, or it cannot be read.
@@ -133,13 +133,13 @@ def _entries(folder: str) -> tuple[Entry, ...]:
 
 
 def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Entry, ...]:
-    """The programs that match every word of `text`.
+    """Lists the programs that match every word of `text`.
 
     Args:
       text: words between slashes, in any order: an architecture, "inference" or "training", a batch size as in "b8",
         "jaxpr" or "hlo", "train-split", "valid-split" or "test-split", a family as in "resnet-family"; with `*` and `?`
         as in file names. A program's name is such a text; a leading "zoo:" is ignored.
-      folder: of the files, by default `home()`.
+      folder: folder of the zoo's files, by default `home()`.
 
     Raises:
       ProblemError: a word matches no program (near ones are listed), or no program matches all words.
@@ -162,7 +162,7 @@ def select(text: str, folder: str | os.PathLike[str] | None = None) -> tuple[Ent
 
 
 def select_one(text: str, folder: str | os.PathLike[str] | None = None) -> Entry:
-    """The one program that matches every word of `text`.
+    """Finds the only program that matches every word of `text`.
 
     Raises:
       ProblemError: no program matches, or more than one.

@@ -33,16 +33,16 @@ class ZooProgram:
     """A traced model as a graph, with XLA's schedules and memory for it.
 
     Attributes:
-      architecture, family: of the model; families are the keys of `SPLITS`.
+      architecture, family: model architecture, and its family, a key of `SPLITS`.
       kind: "inference", or "training": value and gradient of a loss.
       batch: number of examples.
       level: "jaxpr" (one op per equation, as in `from_jax`) or "hlo" (XLA's optimised instructions).
-      graph: of n ops; at level "hlo" in the order of XLA's default schedule.
-      schedules: level "hlo": "default" and "memory", XLA's two schedulers' orders: `[n] int32` op indices.
-      temp_bytes: level "hlo": bytes that XLA allocates in addition to arguments and results in these orders, by our
+      graph: graph of n ops, at level "hlo" in the order of XLA's default schedule.
+      schedules: at level "hlo", orders by XLA's schedulers "default" and "memory", `[n] int32` op indices each.
+      temp_bytes: at level "hlo", bytes that XLA allocates in addition to arguments and results in these orders, by our
         model of its buffer assignment.
-      versions: of jax, jaxlib and, if they are used, keras and keras_hub.
-      date: of the trace, as in 2026-11-21.
+      versions: versions of jax, jaxlib and, if they are used, keras and keras_hub.
+      date: date on which the model was traced, such as 2026-11-21.
       colocation: `[n] int32`, the group of each op (`workloads/go.py`), or None.
     """
 
@@ -70,12 +70,12 @@ class ZooProgram:
 
 
 def program_name(architecture: str, kind: str, batch: int, level: str) -> str:
-    """The name of a program: architecture, kind, batch and level."""
+    """Builds the name of a program from architecture, kind, batch and level."""
     return f"{architecture}/{kind}/b{batch}/{level}"
 
 
 def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> ComputationGraph:
-    """The graph with multiplicative noise on run times and bytes: a pure function of its arguments.
+    """Returns a copy of the graph with random noise on run times and bytes; equal arguments give equal graphs.
 
     REGAL applies "multiplicative noise to tensor sizes and op running times" without naming the distribution. Ours is
     log-normal: factors exp(sigma z), z standard normal, independent for each run time, workspace, weight and buffer.
@@ -83,9 +83,9 @@ def augmented(graph: ComputationGraph, seed: int, sigma: float = 0.3) -> Computa
     still fits it. Sizes of 0 stay 0, any other size is at least 1 byte. FLOPs and external inputs do not change.
 
     Args:
-      graph: any.
+      graph: any graph.
       seed: at least 0.
-      sigma: of the logarithm, from 0 to 3; at 0.3 two thirds of the factors are from 0.74 to 1.35.
+      sigma: deviation of the factors' logarithm, from 0 to 3; at 0.3, two thirds of the factors are in 0.74 to 1.35.
 
     Raises:
       ProblemError: the seed or sigma is out of range.
@@ -116,7 +116,7 @@ def _scaled(size: int, factor: float) -> int:
 
 
 def _buffers(graph: ComputationGraph) -> np.ndarray:
-    """A representative of each tensor's class under `alias` and `reuses`: `[t] int`."""
+    """Finds tensors that share a buffer through `alias` or `reuses`: `[t] int`, one representative tensor for each."""
     a = graph.arrays
     parent = list(range(a.num_tensors))
 

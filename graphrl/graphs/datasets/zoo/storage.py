@@ -1,8 +1,8 @@
-"""Files of the zoo: all batch sizes of one architecture, kind and level in one, as xz-compressed JSON.
+"""Files of the zoo: xz-compressed JSON, one file for all batch sizes of an architecture, kind and level.
 
-Programs that differ only in numbers share one structure: ops, names, edges and buffers, as columns. Equal ops share one
-row of numbers, including shapes, for all their batch sizes. Files are a tenth of the size of the graphs as graph JSON
-under the same compressor. Run times are stored to four digits, everything else exactly.
+Programs that differ only in numbers share one structure: ops, names, edges and buffers, as columns. Ops with equal
+numbers (including shapes) for every batch size share one row of a table. Files are a tenth of the size of the graphs as
+graph JSON under the same compressor. Run times are stored to four digits, everything else exactly.
 
     {"format": "graphrl-zoo", "version": 2, "architecture", "family", "kind", "level", "versions", "date",
      "groups": [{"structure": {...}, "table": [[one batch's numbers of an op, ...], ...], "column": [n rows of it],
@@ -56,7 +56,7 @@ def write_programs(programs: Sequence[ZooProgram], folder: str | os.PathLike[str
 
 
 def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
-    """Reads the program of this batch size.
+    """Reads the program of one batch size from a file.
 
     Raises:
       GraphrlError: the file cannot be read, or has no such batch.
@@ -72,7 +72,7 @@ def read_program(path: str | os.PathLike[str], batch: int) -> ZooProgram:
 
 
 def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str, int]]:
-    """Architecture, family, kind, batch, level and number of ops of each program of a file.
+    """Lists a file's programs: architecture, family, kind, batch, level and number of ops of each.
 
     Raises:
       GraphrlError: see `read_program`.
@@ -87,19 +87,19 @@ def contents(path: str | os.PathLike[str]) -> list[tuple[str, str, str, int, str
 
 
 def file_name(architecture: str, kind: str, level: str) -> str:
-    """The name of the file of a program, for all batch sizes."""
+    """Returns the file name for a program, shared by all its batch sizes."""
     return f"{architecture}.{kind}.{level}{SUFFIX}"
 
 
 def table(rows: Iterable[Hashable]) -> tuple[list[Any], list[int]]:
-    """Distinct rows in the order of their first appearance, and the index of every row among them."""
+    """Deduplicates rows: returns the distinct ones by first appearance, and the index of every row among them."""
     places: dict[Hashable, int] = {}
     column = [places.setdefault(row, len(places)) for row in rows]
     return list(places), column
 
 
 def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
-    """An order of 0..n-1 as indices into the remaining items of `reference`, step by step: equal orders give zeros."""
+    """Encodes an order as the index of each item among the remaining items of `reference`: equal orders give zeros."""
     left = list(reference)
     places = []
     for item in order:
@@ -110,18 +110,18 @@ def ranks(order: Sequence[int], reference: Sequence[int]) -> list[int]:
 
 
 def unrank(places: Sequence[int], reference: Sequence[int]) -> list[int]:
-    """Inverse of `ranks`."""
+    """Decodes an order; the inverse of `ranks`."""
     left = list(reference)
     return [left.pop(place) for place in places]
 
 
 def zigzag(number: int) -> int:
-    """0, -1, 1, -2, ... as 0, 1, 2, 3, ..."""
+    """Encodes the integers 0, -1, 1, -2, ... as 0, 1, 2, 3, ..."""
     return 2 * number if number >= 0 else -2 * number - 1
 
 
 def unzigzag(code: int) -> int:
-    """Inverse of `zigzag`."""
+    """Decodes an integer; the inverse of `zigzag`."""
     return code // 2 if code % 2 == 0 else -(code + 1) // 2
 
 
@@ -141,7 +141,7 @@ def texts(names: Sequence[str]) -> dict[str, Any]:
 
 
 def names(coded: dict[str, Any]) -> list[str]:
-    """Inverse of `texts`."""
+    """Decodes names; the inverse of `texts`."""
     scopes, stems = coded["scopes"], coded["stems"]
     last = [0] * max(1, len(stems))
     texts = []
@@ -156,7 +156,7 @@ def names(coded: dict[str, Any]) -> list[str]:
 
 
 def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
-    """Each number relative to the last one of the same key, coded from 1; 0 for None."""
+    """Encodes each number as its difference from the last one of the same key, from 1; None as 0."""
     last: dict[int, int] = {}
     distances = []
     for number, key in zip(numbers, keys, strict=True):
@@ -169,7 +169,7 @@ def _relative(numbers: Sequence[int | None], keys: Sequence[int]) -> list[int]:
 
 
 def _split(name: str) -> tuple[str, str, int | None]:
-    """Scope with its slash, stem, number."""
+    """Splits a name into its scope (with the slash), stem, and number at the end."""
     scope = name[: name.rfind("/") + 1]
     digits = name[len(name.rstrip("0123456789")) :]
     digits = digits[len(digits) - len(digits.lstrip("0")) :]
@@ -180,8 +180,8 @@ class Values(NamedTuple):
     """The numbers that differ between batch sizes.
 
     Attributes:
-      ops: by op: runtime, workspace, weight bytes, FLOPs, the numbers of its `Layer` or None, and the bytes of each
-        output.
+      ops: for each op its runtime, workspace, weight bytes, FLOPs, the numbers of its `Layer` or None, and the bytes of
+        each output.
       inputs: bytes of the external inputs.
     """
 
@@ -190,7 +190,7 @@ class Values(NamedTuple):
 
 
 def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any]:
-    """A graph without its numbers, ops in the topological `order`; as JSON. `graph_of` is the inverse."""
+    """Returns a graph without its numbers, as a JSON object with ops in topological `order`; `graph_of` inverts it."""
     ops = [graph.ops[index] for index in order]
     places = {op.name: place for place, op in enumerate(ops)}
     produced = {tensor.name: i for i, tensor in enumerate(tensor for op in ops for tensor in op.outputs)}
@@ -211,12 +211,12 @@ def structure_of(graph: ComputationGraph, order: Sequence[int]) -> dict[str, Any
 
 
 def _suffix(op: Op, tensor: Tensor) -> str | tuple[str]:
-    """The part of an output's name after the op's name; the whole name, in a tuple, without that prefix."""
+    """Returns the part of an output's name after the op's name; the whole name, in a tuple, without that prefix."""
     return tensor.name[len(op.name) :] if tensor.name.startswith(op.name) else (tensor.name,)
 
 
 def _reads(ops: Sequence[Op], produced: dict[str, int], external: dict[str, int]) -> tuple[list[Any], list[int]]:
-    """Inputs of each op: distances back in tensors (> 0), or external inputs relative to the previous one (< 0)."""
+    """Encodes each op's inputs: distances back in tensors (> 0), or externals relative to the last one (< 0)."""
     rows, written, last = [], 0, -1
     for op in ops:
         row = []
@@ -232,7 +232,7 @@ def _reads(ops: Sequence[Op], produced: dict[str, int], external: dict[str, int]
 
 
 def _shared(op: Op) -> list[int]:
-    """Triples output, 0 for alias or 1 for reuses, input: numbers of an op's outputs and inputs."""
+    """Lists shared buffers as flat triples: output index, 0 for alias or 1 for reuses, input index."""
     numbers = []
     for number, tensor in enumerate(op.outputs):
         for code, sharing in enumerate(SHARINGS):
@@ -242,7 +242,7 @@ def _shared(op: Op) -> list[int]:
 
 
 def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
-    """The numbers of a graph, run times to four digits."""
+    """Returns the numbers of a graph that its structure leaves out; run times are rounded to four digits."""
     ops = [graph.ops[index] for index in order]
     return Values(
         [
@@ -261,7 +261,7 @@ def values_of(graph: ComputationGraph, order: Sequence[int]) -> Values:
 
 
 def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequence[int]) -> ComputationGraph:
-    """The graph of a structure and its numbers; `order` has the index in the structure of each op."""
+    """Rebuilds a graph from its structure and its numbers; `order` has the index in the structure of each op."""
     op_names = names(structure["names"])
     kinds, reads = structure["kinds"], structure["reads"]
     inputs = [Tensor(name, size) for name, size in zip(names(structure["inputs"]), values.inputs, strict=True)]
@@ -294,7 +294,7 @@ def graph_of(name: str, structure: dict[str, Any], values: Values, order: Sequen
 
 
 def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
-    """Groups programs by structure.
+    """Groups the programs that have the same structure.
 
     Ops are stored in the memory order of a group's first program, which keeps layers together.
     """
@@ -315,7 +315,7 @@ def _groups(programs: Sequence[ZooProgram]) -> list[_Group]:
 def _stored_like(
     program: ZooProgram, first: ZooProgram, storage: Sequence[int], structure: dict[str, Any]
 ) -> list[int] | None:
-    """The order of a program's ops in which it has the first program's structure; None if they differ."""
+    """Finds the order of a program's ops that gives the first program's structure; None if there is none."""
     index = {op.name: i for i, op in enumerate(program.graph.ops)}
     names = [first.graph.ops[op].name for op in storage]
     if len(index) != len(names) or any(name not in index for name in names):

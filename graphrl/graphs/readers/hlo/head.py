@@ -25,7 +25,7 @@ _INSTRUCTION = rb"(?:" + _NAMED + rb")?" + _SHAPE
 
 
 def _starts_with(*forms: bytes) -> re.Pattern[bytes]:
-    """A pattern for the start of a text in one of these forms."""
+    """Compiles a pattern for text that starts with one of these forms, after white space and comments."""
     return re.compile(rb"(?:\xef\xbb\xbf)?" + _SKIPPED + rb"(?:" + rb"|".join(forms) + rb")", re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def is_text(head: bytes) -> bool:
 
 
 def with_header(text: bytes) -> bytes:
-    """HLO text with a header before a computation with a signature, as XLA's parser requires; line numbers are kept."""
+    """Adds the header that XLA's parser requires to HLO text that starts with a computation; keeps line numbers."""
     signed = _SIGNED.match(text)
     return text if signed is None else b"HloModule module_" + signed[1] + b" " + text
 
@@ -64,7 +64,7 @@ def _is_proto(head: bytes) -> bool:
 
 
 def varint(head: bytes) -> tuple[int, int]:
-    """Protobuf's integer at the start of `head`, and its number of bytes; 0 bytes if `head` has no complete integer."""
+    """Parses a protobuf integer at the start of `head`; returns it and its number of bytes, 0 if it is incomplete."""
     value = 0
     for k, byte in enumerate(head[:10]):
         value |= (byte & 0x7F) << 7 * k

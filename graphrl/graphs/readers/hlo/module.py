@@ -47,7 +47,7 @@ class Instruction:
     Attributes:
       name: unique in its computation.
       opcode: as in HLO text: "fusion", "get-tuple-element", ...
-      shape: of its result.
+      shape: shape of its result.
       operands: names of instructions of the same computation, in order; one may appear several times.
       control_predecessors: names of instructions of the same computation that must run before it: those that XLA names
         and, for an instruction with effects, the previous one with effects in the schedule.
@@ -71,7 +71,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """A function of a module: its instructions by name, each after its operands, but not in scheduled order."""
+    """A function of a module: its instructions by name, each after its operands; the module's schedule orders them."""
 
     name: str
     is_fusion: bool
@@ -102,7 +102,7 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAlias:
-    """A part of the entry's result that XLA may, or must if required, write into the buffer of a donated parameter."""
+    """A leaf of the entry's result that XLA may (must, if required) write into the buffer of a donated parameter."""
 
     output_index: tuple[int, ...]
     parameter: int
@@ -117,12 +117,12 @@ class HloModule:
     Attributes:
       name: XLA's name for it, e.g. "jit_step".
       entry: the computation that runs.
-      computations: all by name, callees before their callers.
+      computations: all computations by name, callees before their callers.
       schedule: names of the instructions in the order in which they run, by computation; empty if unscheduled. Fusions
         have none.
-      input_output_aliases: donated parameters.
+      input_output_aliases: parts of the result that are written into donated parameters.
       is_tpu: True if a layout has tiles, which XLA writes for TPUs only.
-      message: the `HloModuleProto`.
+      message: the `HloModuleProto` that the module was read from.
     """
 
     name: str
@@ -164,35 +164,35 @@ class HloModule:
         return tuple(computations.values())
 
     def with_orders(self, orders: Mapping[str, Sequence[str]]) -> "HloModule":
-        """The module with new orders for some computations, by name; `message` keeps the old ones."""
+        """Returns a copy of the module with new orders for the named computations; `message` keeps the old ones."""
         schedule = {**self.schedule, **{name: tuple(order) for name, order in orders.items()}}
         return dataclasses.replace(self, schedule=schedule)
 
     def device_bytes(self, leaf: Shape) -> int:
-        """Bytes of the device's main memory that the buffer of a leaf takes.
+        """Returns the bytes that a leaf's buffer takes in the device's main memory.
 
-        0 in the host's memory, S(5), and in a TPU's other memories: VMEM, S(1), and those of higher numbers. On a GPU,
-        S(1), for collectives, and S(2), for temporaries, are parts of the main memory.
+        They are 0 in the host's memory, S(5), and in a TPU's other memories: VMEM, S(1), and those of higher numbers.
+        On a GPU, S(1), for collectives, and S(2), for temporaries, are parts of the main memory.
         """
         is_other_memory = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
         return 0 if is_other_memory else leaf.bytes
 
     def order(self, computation: Computation) -> tuple[str, ...]:
-        """Names of a computation's instructions in the order in which they run; as written if it has no schedule."""
+        """Returns the names of a computation's instructions in scheduled order; as written if it has no schedule."""
         return self.schedule.get(computation.name, tuple(computation.by_name))
 
 
 def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT_LIMITS) -> HloModule:
-    """Reads a module.
+    """Reads an HLO module in any of its forms.
 
     Args:
       data: serialized `HloModuleProto` or `HloProto` (bytes), HLO text (str or bytes), or a live module: jaxlib's
         `HloModule`, or the result of jax's `lower(...).compile()`.
       source: name for error messages.
-      limits: for XLA's parser of text.
+      limits: limits on time and memory for XLA's text parser.
 
     Raises:
-      GraphError: one line, if it is broken or truncated, not HLO, unreadable with this jaxlib, or exceeds the limits.
+      GraphError: one line, if `data` is broken, truncated, not HLO, unreadable with this jaxlib, or exceeds the limits.
     """
     try:
         return _module(module_message(_serialized(data, limits)))
@@ -201,7 +201,7 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
 
 
 def fingerprint(module: HloModule) -> str:
-    """SHA-256 of a module, in hexadecimal.
+    """Computes the SHA-256 of a module's program, in hexadecimal.
 
     Each computation is hashed from its instructions in their order, with operands by index and called computations by
     their own hashes. The donated parameters are added.
@@ -336,12 +336,12 @@ def _schedule(computation: Computation, message: Any, ids: Any) -> tuple[str, ..
 def _in_order_of_effects(
     computations: Mapping[str, Computation], schedule: Mapping[str, Sequence[str]]
 ) -> dict[str, Computation]:
-    """The computations, callees before callers, with control predecessors that keep effects in XLA's order.
+    """Adds control predecessors that keep effects in XLA's order; returns the computations, callees before callers.
 
     An instruction has effects if it reads or writes something outside its operands and results: a state of random
     numbers, a queue, a channel to another device, the console. Only XLA's schedule orders these. Each therefore gets
     the previous one as a control predecessor, as does an instruction that calls a computation with effects. Collectives
-    are not among them: all devices run them in one order, which may be any order.
+    are not among them: their order may be any that is the same on all devices.
     """
     ordered: dict[str, Computation] = {}
     callees: set[str] = set()  # computations with effects
@@ -364,7 +364,7 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
 
 @functools.lru_cache(1024)
 def _canonical(config: bytes) -> bytes:
-    """A configuration in JSON with sorted keys, because XLA writes them in any order; other text unchanged."""
+    """Sorts the keys of a JSON configuration, which XLA writes in unspecified order; other text stays unchanged."""
     try:
         return json.dumps(json.loads(config), sort_keys=True).encode()
     except ValueError:

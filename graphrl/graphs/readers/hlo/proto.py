@@ -166,10 +166,10 @@ def executable_message(data: bytes) -> tuple[bytes, Any]:
     """Parses the output of `Client.serialize_executable` of a CPU client.
 
     Returns:
-      Its first bytes, and the `ExecutableAndOptionsProto` after them.
+      The bytes before the `ExecutableAndOptionsProto`, and that message.
 
     Raises:
-      GraphError: `data` is something else.
+      GraphError: `data` is not such an output.
     """
     length, size = varint(data)  # of the first part
     message = _CLASSES["ExecutableAndOptions"]()
@@ -236,18 +236,18 @@ def in_order(instructions: Sequence[Any], removed: Container[int] = ()) -> list[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """Type and size of a value.
+    """Type, shape and size of a value.
 
     Attributes:
       dtype: "f32", "pred", ..., or "tuple", "token", "opaque".
-      dims: of an array; the upper bound for a dimension of dynamic size.
+      dims: dimensions of an array; a dynamic dimension has its upper bound.
       bytes: size of its buffer, in any memory: an array's elements with the padding of its tiles; of a tuple, only its
         table of pointers (8 bytes each).
-      elements: of a tuple.
-      layout: an array's dimensions from the fastest varying to the slowest; empty if the module does not state it.
+      elements: shapes of a tuple's elements.
+      layout: indices of an array's dimensions, the fastest varying first; empty if the module does not state it.
       memory_space: from the layout; 0 is the device's main memory (see `HloModule.device_bytes`).
       tiles: from the layout, `T(8,128)(2,1)`, in this order.
-      leaves: index and shape of all of its parts that are not tuples, in order; of an array, itself at `()`.
+      leaves: index and shape of each part that is not a tuple, in order; for an array, the array itself at `()`.
     """
 
     dtype: str
@@ -276,16 +276,16 @@ class Shape:
 
     @property
     def leaf_bytes(self) -> int:
-        """Bytes of all leaves together."""
+        """Total bytes of all leaves: the size without the tables of pointers."""
         return sum(leaf.bytes for _, leaf in self.leaves)
 
     def at(self, index: Index) -> "Shape":
-        """The part of a tuple at `index`."""
+        """Returns the part of a nested tuple at `index`."""
         return functools.reduce(lambda shape, k: shape.elements[k], index, self)
 
 
 class Shapes(dict[bytes, Shape]):
-    """Shapes by their serialized `ShapeProto`: a module repeats a few hundred of them thousands of times."""
+    """Cache of parsed shapes by serialized `ShapeProto`: a module repeats a few hundred of them thousands of times."""
 
     def __missing__(self, data: bytes) -> Shape:
         shape = self[data] = _shape(shape_message(data))
@@ -315,9 +315,9 @@ def _shape(message: Any) -> Shape:
 
 
 def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> int:
-    """Elements that an array takes in memory, including the padding of its tiles.
+    """Counts the elements that an array takes in memory, including the padding of its tiles.
 
-    After "Tiled layout" of XLA's documentation: a tile splits the fastest varying dimensions into whole tiles, and the
+    As in "Tiled layout" of XLA's documentation, a tile splits the fastest varying dimensions into whole tiles, and the
     next tile splits the result of the previous one.
     """
     if 0 in dims:
@@ -340,5 +340,5 @@ def _stored(dims: tuple[int, ...], order: tuple[int, ...], tiles: tuple[tuple[in
 
 
 def _rounded(count: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `count`."""
+    """Returns the smallest multiple of `multiple` that is at least `count`."""
     return -(-count // multiple) * multiple

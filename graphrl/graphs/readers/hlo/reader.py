@@ -1,4 +1,4 @@
-"""Computation graphs from compiled XLA modules, and schedules for XLA from orders of such a graph.
+"""Conversion of compiled XLA modules to computation graphs, and of orders of such a graph to XLA schedules.
 
 An op is an instruction with its own buffer or work; ops are in the order of the module's schedule. Parameters,
 constants, tuples, bitcasts and other views (`values.py`) are not ops: their readers read the tensors behind the views
@@ -43,11 +43,11 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HloProgram:
-    """A module and its graph.
+    """A parsed HLO module and the computation graph of its entry.
 
     Attributes:
       module: the parsed module.
-      graph: its entry computation.
+      graph: computation graph of its entry computation.
     """
 
     module: HloModule
@@ -59,7 +59,7 @@ class HloProgram:
         return np.arange(len(self.graph.ops))
 
     def sequence(self, order: ArrayLike) -> tuple[str, ...]:
-        """The schedule of all instructions of the entry computation for an order of the graph's ops.
+        """Returns the schedule of all instructions of the entry computation for an order of the graph's ops.
 
         Parameters and constants come first. Every view follows as soon as its operands have run, a root that is a view
         last.
@@ -81,7 +81,7 @@ class HloProgram:
         sequence: list[str] = []
 
         def run(names: list[str]) -> None:
-            """Appends instructions, and then the views that become ready, in XLA's order."""
+            """Appends instructions to the sequence, and then the views that become ready, in XLA's order."""
             while names:
                 sequence.extend(names)
                 for follower in (follower for name in names for follower in followers[name]):
@@ -99,14 +99,14 @@ class HloProgram:
 
     @functools.cached_property
     def _views(self) -> dict[str, int]:
-        """Index in XLA's schedule of every contracted instruction."""
+        """Index in XLA's schedule of every contracted instruction (one that is not an op, such as a view)."""
         by_name = self.module.entry.by_name
         names = self.module.order(self.module.entry)
         return {name: k for k, name in enumerate(names) if by_name[name].opcode in CONTRACTED}
 
     @functools.cached_property
     def _dependencies(self) -> tuple[dict[str, int], dict[str, list[str]]]:
-        """The number of predecessors of each instruction, and its successors, by name."""
+        """Each instruction's number of predecessors, and its successors, by name."""
         waiting: dict[str, int] = {}
         followers: dict[str, list[str]] = {name: [] for name in self.module.entry.by_name}
         for i in self.module.entry.instructions:
@@ -129,11 +129,11 @@ def read_hlo(
 
     Args:
       module: any argument of `parse_module`, or its result.
-      chip: for run times by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      chip: determines run times (`roofline.runtime`): a name in `roofline.CHIPS` or a `Chip`.
       source: name for error messages.
       count_results: if True, the graph's outputs have their true bytes from when they are written, as if all memory
         were one heap. XLA's reuse of the buffers of later results for temporaries comes close to this.
-      limits: on reading.
+      limits: limits on time and memory for reading.
 
     Returns:
       The program; its graph has the module's name. `weight_bytes` are those of the parameters and constants, each with

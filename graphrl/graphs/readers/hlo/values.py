@@ -1,4 +1,4 @@
-"""Buffers of the values of an XLA computation, resolved through tuples, bitcasts and views, and updates in place.
+"""Buffers of an XLA computation's values, traced through tuples, bitcasts, views and updates in place.
 
 A **leaf** is a part of a value that is not a tuple. Its **roots** are the tensors of its data: one, or several for a
 token that waits for several values. A tensor belongs to the instruction that writes it and is named after it, `name` or
@@ -52,7 +52,7 @@ _RESULT = {
 
 
 class InPlace(NamedTuple):
-    """One output of an instruction that must use the buffer of one of its operands."""
+    """A part of an instruction's output that must use the buffer of one of its operands."""
 
     operand: int
     operand_index: Index
@@ -60,7 +60,7 @@ class InPlace(NamedTuple):
 
 
 def in_place_pairs(module: HloModule, instruction: Instruction) -> tuple[InPlace, ...]:
-    """The operands that XLA makes an instruction overwrite, each with a part of its output.
+    """Lists the operands that XLA makes an instruction overwrite, each with a part of the instruction's output.
 
     XLA inserts a copy first if the update would destroy a value with later readers.
     """
@@ -96,10 +96,10 @@ def may_share(
     not: XLA gives its result the buffer of its computation's result.
 
     Args:
-      module: of the instruction.
-      computation: of the instruction.
+      module: module of the instruction.
+      computation: computation of the instruction.
       user: the instruction that would write.
-      operand: number of the operand that it would overwrite.
+      operand: index of the operand that it would overwrite.
       operand_index: part of the operand, if that is a tuple.
       output_index: part of the result, if that is a tuple.
     """
@@ -129,20 +129,20 @@ def may_share(
 
 
 def tensor_name(instruction: str, index: Index) -> str:
-    """`name`, or `name{i,j}` for a leaf of a tuple."""
+    """Returns the name of an instruction's tensor: `name`, or `name{i,j}` for a leaf of a tuple."""
     return f"{instruction}{{{','.join(map(str, index))}}}" if index else instruction
 
 
 @dataclasses.dataclass(eq=False)
 class Values:
-    """The buffers of one computation.
+    """The tensors of one computation and their buffers; names are explained in the module.
 
     Attributes:
-      leaves: of every instruction, by its name.
-      alias: tensor -> the tensor that its instruction reads and whose buffer it occupies.
+      leaves: leaves of every instruction's value and their roots, by instruction name.
+      alias: for each tensor that shares a buffer, the tensor that its instruction reads and whose buffer it occupies.
       external: parameters and constants by tensor name; they cost nothing in the computation itself.
-      origin: number and leaf of the parameter of each external tensor; without constants.
-      waits: of every contracted instruction, the other instructions that must run before it.
+      origin: parameter number and leaf of each external tensor that is not a constant.
+      waits: for every contracted instruction (not an op), the other instructions that must run before it.
     """
 
     leaves: dict[str, Leaves] = dataclasses.field(default_factory=dict)
@@ -152,7 +152,7 @@ class Values:
     waits: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def buffer(self, tensor: str) -> str:
-        """The tensor at the end of the chain of aliases."""
+        """Follows the chain of aliases from a tensor; returns the tensor that owns the buffer."""
         while tensor in self.alias:
             tensor = self.alias[tensor]
         return tensor
@@ -167,7 +167,7 @@ class ValueReader:
         self._values: dict[str, Values] = {}
 
     def of(self, computation: Computation) -> Values:
-        """The values of a computation."""
+        """Reads the values of a computation, or returns them if they were read before."""
         if computation.name not in self._values:
             self._values[computation.name] = self._read(computation)
         return self._values[computation.name]
@@ -197,7 +197,7 @@ class ValueReader:
     def _aliases(
         self, computation: Computation, i: Instruction, operands: list[Leaves], values: Values
     ) -> Iterator[tuple[str, str]]:
-        """The tensors of an instruction that are in a buffer that it reads: pairs of tensor and source."""
+        """Yields (tensor, source) for an instruction's tensors that are in the buffer of a tensor that it reads."""
         for index, source, overwritten in self._shared(i, operands):
             if len(source) != 1 or i.shape.at(index).dtype == "token":
                 continue
@@ -213,7 +213,7 @@ class ValueReader:
         return computation is not self.module.entry or values.origin[buffer] in self._donated
 
     def _shared(self, i: Instruction, operands: list[Leaves]) -> Iterator[tuple[Index, tuple[str, ...], bool]]:
-        """Leaves of the result that share a buffer: index, roots of the buffer, and True if these are overwritten."""
+        """Yields (index, roots of the buffer, True if these are overwritten) for result leaves that share a buffer."""
         if i.opcode == "while":
             body = self.module.computations[i.called[0]]
             passed = self._passed(body)
@@ -232,10 +232,10 @@ class ValueReader:
                 yield pair.output_index, operands[pair.operand].get(pair.operand_index, ()), True
 
     def _passed(self, computation: Computation) -> dict[Index, tuple[int, Index, bool]]:
-        """Leaves of a computation's result that are in the buffers of parameters.
+        """Finds the leaves of a computation's result that are in the buffers of its parameters.
 
         Returns:
-          Number and leaf of the parameter, and True if it is overwritten, for each such leaf.
+          For each such leaf, parameter number, leaf of the parameter, and True if it is overwritten.
         """
         values = self.of(computation)
         sources = {}
@@ -247,7 +247,7 @@ class ValueReader:
 
 
 def _fusion_pairs(module: HloModule, fusion: Instruction) -> Iterator[InPlace]:
-    """Outputs whose last step inside the fusion overwrites a value that comes directly from a parameter."""
+    """Yields the outputs whose last step inside the fusion overwrites a value that comes directly from a parameter."""
     body = module.computations[fusion.called[0]]
     for leaf, _ in fusion.shape.leaves:
         source, index = _source(body, body.root, leaf)
@@ -286,7 +286,7 @@ def _fusion_may_share(module: HloModule, computation: Computation, fusion: Instr
 
 
 def _is_elementwise(module: HloModule, computation: Computation, instruction: Instruction, operand: int) -> bool:
-    """`HloInstruction::IsElementwiseOnOperand`."""
+    """True if an instruction is element-wise in an operand, as XLA's `HloInstruction::IsElementwiseOnOperand`."""
     if instruction.opcode == "fusion":
         body = module.computations[instruction.called[0]]
         return _flows(module, body, body.parameters[operand].name, through_tuples=False)
@@ -306,7 +306,7 @@ def _waits(i: Instruction, waits: Mapping[str, frozenset[str]]) -> frozenset[str
 
 
 def _viewed(i: Instruction, operands: list[Leaves]) -> Leaves:
-    """Leaves of a view."""
+    """Returns the leaves of a view's value, whose roots are those of its operands."""
     if i.opcode == "tuple":
         return {(k, *index): roots for k, operand in enumerate(operands) for index, roots in operand.items()}
     if i.opcode == "get-tuple-element":
@@ -318,7 +318,7 @@ def _viewed(i: Instruction, operands: list[Leaves]) -> Leaves:
 
 
 def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
-    """Leaves of an instruction that writes its own tensors; for an asynchronous start, also the forwarded operands."""
+    """Returns the leaves of an instruction that writes tensors; an asynchronous start also forwards its operands."""
     leaves: dict[Index, tuple[str, ...]] = {index: (tensor_name(i.name, index),) for index, _ in i.shape.leaves}
     if i.opcode in FORWARDING:
         place = FORWARDING[i.opcode]
@@ -330,7 +330,7 @@ def _own(i: Instruction, operands: list[Leaves]) -> Leaves:
 
 
 def _source(body: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
-    """The producer of the part `index` of an instruction's result, resolved through tuples and bitcasts."""
+    """Finds the producer of the part `index` of an instruction's result, looking through tuples and bitcasts."""
     while instruction.opcode == "tuple" and index:
         instruction, index = body.by_name[instruction.operands[index[0]]], index[1:]
     while instruction.opcode == "get-tuple-element":

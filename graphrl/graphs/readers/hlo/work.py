@@ -41,13 +41,13 @@ _ENDS = frozenset(str.split("async-done all-gather-done all-reduce-done collecti
 
 
 def trip_count(loop: Instruction) -> int:
-    """Iterations of a `while` that XLA determined; 1 if unknown."""
+    """Returns the number of iterations of a `while` that XLA determined; 1 if unknown."""
     trips = known_trips(loop)
     return 1 if trips is None else trips
 
 
 def known_trips(loop: Instruction) -> int | None:
-    """Iterations of a `while` that XLA determined; None if unknown."""
+    """Returns the number of iterations of a `while` that XLA determined; None if unknown."""
     try:
         config = json.loads(loop.attributes.backend_config or b"{}")
         return max(0, int(config["known_trip_count"]["n"]))
@@ -56,7 +56,7 @@ def known_trips(loop: Instruction) -> int | None:
 
 
 class Works:
-    """Work of a module's instructions on a chip."""
+    """Work (FLOPs, run time, workspace) of a module's instructions on a chip."""
 
     def __init__(self, module: HloModule, values: ValueReader, chip: Chip) -> None:
         self.module, self.values, self.chip = module, values, chip
@@ -64,7 +64,7 @@ class Works:
         self._work: dict[str, Work] = {}
 
     def of(self, computation: Computation, i: Instruction) -> Work:
-        """Work of one instruction of `computation`."""
+        """Returns the work of one instruction of `computation`."""
         if i.opcode in CALLERS:
             return self._caller(i)
         if i.opcode in _ENDS:
@@ -80,7 +80,7 @@ class Works:
         return repeated(in_turn(bodies), trip_count(i) if i.opcode == "while" else 1)
 
     def of_computation(self, name: str) -> Work:
-        """Work of one run of a computation, in the order of its schedule: its results are in the caller's buffers."""
+        """Returns the work of one scheduled run of a computation, whose results are in the caller's buffers."""
         if name not in self._work:
             computation = self.module.computations[name]
             values = self.values.of(computation)
@@ -91,11 +91,11 @@ class Works:
 
 
 class Lowered:
-    """The ops of a computation.
+    """An XLA computation converted to ops.
 
     Attributes:
-      ops: in the order in which they run.
-      outputs: the tensors of its result that it writes itself.
+      ops: the ops, in the order in which they run.
+      outputs: names of the tensors of its result that its own ops write.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Lowered:
         work: Callable[[Computation, Instruction], Work],
         count_results: bool = False,
     ) -> None:
-        """Lowers a computation.
+        """Converts a computation to ops.
 
         Args:
-          module: of the computation.
-          computation: to lower.
-          values: of the computation.
-          work: returns the work of an instruction.
-          count_results: True to count the bytes of its results, False for 0.
+          module: module of the computation.
+          computation: computation to convert.
+          values: buffers of the computation.
+          work: function that returns the work of an instruction.
+          count_results: True if results have their true bytes, False for 0.
         """
         self._module, self._computation, self._values, self._work = module, computation, values, work
         names = module.order(computation)
@@ -160,7 +160,7 @@ class Lowered:
         return tuple(ops)
 
     def _after(self, i: Instruction) -> tuple[str, ...]:
-        """Ops that must run before an instruction although it reads none of their outputs."""
+        """Returns the ops that must run before an instruction although it reads none of their outputs."""
         waits = self._values.waits
         before: set[str] = set()
         for name in i.operands:
@@ -170,11 +170,11 @@ class Lowered:
         return tuple(sorted(before - {self._writer.get(r) for r in self._inputs[i.name]}))
 
     def _size(self, tensor: str) -> int:
-        """Bytes that a tensor takes of the planned memory: 0 in a buffer of the caller."""
+        """Returns the bytes that a tensor takes in the planned memory: 0 if it is in a buffer of the caller."""
         return 0 if self._values.buffer(tensor) in self._given else self._bytes[tensor]
 
     def _outputs(self, i: Instruction) -> Iterator[Tensor]:
-        """The tensors that an instruction writes, with the buffers that they share."""
+        """Yields the tensors that an instruction writes, with the buffers that they share."""
         leaves = self._values.leaves[i.name]
         taken: set[str] = set()
         for index, _ in i.shape.leaves:
@@ -189,7 +189,7 @@ class Lowered:
             yield Tensor(name, self._size(name), alias, reuses)
 
     def _reused(self, i: Instruction, index: tuple[int, ...], taken: set[str]) -> str | None:
-        """The tensor that XLA may overwrite with a leaf: preferably one without other readers, else the first."""
+        """Returns the tensor that XLA may overwrite with a leaf: preferably one without other readers, or the first."""
         source: str | None = None
         num_bytes = self._bytes[tensor_name(i.name, index)]
         for k, operand in enumerate(i.operands):
@@ -207,12 +207,12 @@ class Lowered:
         return source
 
     def _size_of_buffer(self, buffer: str) -> int:
-        """Bytes that can be taken over: 0 for a buffer of the caller."""
+        """Returns the bytes of a buffer that a result can take over: 0 for a buffer of the caller."""
         return 0 if buffer in self._values.external or buffer in self._given else self._bytes[buffer]
 
 
 def peak(ops: tuple[Op, ...], values: Values) -> int:
-    """Peak bytes of a computation's ops in their order, by the rules of `costs/exact/memory.py`."""
+    """Computes the peak bytes of a computation's ops in their order, by the rules of `costs/exact/memory.py`."""
     size = {t.name: t.bytes for op in ops for t in op.outputs}
     left = Counter(b for op in ops for b in {values.buffer(r) for r in op.inputs})
     live = highest = 0
@@ -232,7 +232,7 @@ def peak(ops: tuple[Op, ...], values: Values) -> int:
 
 
 def bytes_moved(module: HloModule, computation: Computation, i: Instruction) -> int:
-    """Bytes between memory and chip: every operand once and the result; of a sliced or updated array, only the part.
+    """Counts bytes moved between memory and chip: operands and result once; of sliced or updated arrays, only the part.
 
     Those to and from the host's memory are included, as if they had the main memory's bandwidth.
     """
@@ -252,7 +252,7 @@ class Flops:
         self._flops: dict[str, int] = {}
 
     def of(self, computation: Computation, i: Instruction) -> int:
-        """Operations of one instruction of `computation`, including all computations that it calls."""
+        """Counts the FLOPs of one instruction of `computation`, including all computations that it calls."""
         if i.opcode in _FREE:
             return 0
         rule = _RULES.get(i.opcode)
@@ -261,19 +261,19 @@ class Flops:
         return sum(leaf.size for _, leaf in i.shape.leaves if leaf.dtype != "token")
 
     def of_computation(self, name: str) -> int:
-        """Operations of one run of a computation."""
+        """Counts the FLOPs of one run of a computation."""
         if name not in self._flops:
             computation = self.module.computations[name]
             self._flops[name] = min(MAX_WORK, sum(self.of(computation, i) for i in computation.instructions))
         return self._flops[name]
 
     def called(self, i: Instruction) -> int:
-        """Operations of one run of each computation that an instruction calls, in total."""
+        """Counts the FLOPs of all computations that an instruction calls, each run once."""
         return sum(self.of_computation(name) for name in i.called)
 
 
 def _read(computation: Computation, i: Instruction, operand: int = 0) -> int:
-    """Number of elements of an operand."""
+    """Returns the number of elements of an operand."""
     return computation.by_name[i.operands[operand]].shape.size
 
 
@@ -284,7 +284,7 @@ def _dot(flops: Flops, computation: Computation, i: Instruction) -> int:
 
 
 def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
-    """FLOPs from the pairs of output position and kernel element that meet a real input element, per dimension."""
+    """Counts FLOPs from the (output position, kernel element) pairs that meet a real input element, per dimension."""
     source, kernel = (computation.by_name[name].shape.dims for name in i.operands[:2])
     numbers = i.attributes.convolution_dimension_numbers
     pairs = 1
@@ -298,7 +298,7 @@ def _convolution(flops: Flops, computation: Computation, i: Instruction) -> int:
 
 
 def _overlaps(window: Any, size: int, taps: int, outputs: int) -> int:
-    """Pairs of output position and kernel element that meet one of `size` input elements, along one dimension."""
+    """Counts (output position, kernel element) pairs that meet one of `size` input elements, along one dimension."""
     if outputs * taps > _MAX_PAIRS:
         return outputs * taps
     place = np.arange(outputs)[:, None] * (window.stride or 1) - window.padding_low
@@ -364,7 +364,7 @@ def _written(computation: Computation, i: Instruction) -> int:
 
 
 def _part(i: Instruction, operand: str, size: int) -> int:
-    """Bytes that an instruction reads of an operand of `size` bytes."""
+    """Returns the bytes that an instruction reads of an operand of `size` bytes."""
     if operand == i.operands[0] and operand not in i.operands[1:]:
         if i.opcode in ("dynamic-slice", "gather", "slice"):
             return min(size, i.shape.leaf_bytes)
@@ -374,6 +374,6 @@ def _part(i: Instruction, operand: str, size: int) -> int:
 
 
 def _read_inside(body: Computation, parameter: Instruction) -> int:
-    """Bytes that a fusion reads of an operand: all of it, unless it only uses parts."""
+    """Returns the bytes that a fusion reads of an operand: all of it, unless it only uses parts."""
     size = parameter.shape.leaf_bytes
     return min(size, sum(_part(user, parameter.name, size) for user in body.users[parameter.name]))

@@ -31,20 +31,20 @@ ARRAY_EFFECTS = LOCAL_EFFECTS | {"WriteEffect", "AccumEffect"}
 
 
 class Result(NamedTuple):
-    """Output number `output` of node `node`."""
+    """A value that a node writes: output number `output` of node number `node`."""
 
     node: int
     output: int
 
 
 class Outside(NamedTuple):
-    """An argument or a constant: `external` is its index among the externals."""
+    """A value from outside the jaxpr, an argument or a constant: `external` is its index in `Flat.externals`."""
 
     external: int
 
 
 class Scalar(NamedTuple):
-    """A literal scalar."""
+    """A scalar that the jaxpr contains as a literal; it takes no memory."""
 
     value: Any
 
@@ -54,7 +54,7 @@ Value = Result | Outside | Scalar
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class External:
-    """An argument or constant: bytes, a flag for weights (resident for the whole run), and the value of a constant."""
+    """An argument or constant: its bytes, True for weights (resident for the whole run), and a constant's value."""
 
     name: str
     bytes: int
@@ -64,9 +64,9 @@ class External:
 
 @dataclasses.dataclass(slots=True)
 class Node:
-    """One op: its inputs (distinct, in order), bytes of each output, its figures, the nodes that must precede it.
+    """One op: distinct inputs in order, bytes of each output, FLOPs and run time, and nodes that must precede it.
 
-    `equation` is the computed equation, and `operands` are the values of its operands.
+    `equation` is the jaxpr's equation that it computes, and `operands` are the values of the equation's operands.
     """
 
     type: str
@@ -84,7 +84,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flat:
-    """A flattened jaxpr; `live` marks the nodes that outputs or effects need."""
+    """A flattened jaxpr; `live` is True for each node that outputs or effects need."""
 
     nodes: list[Node]
     externals: list[External]
@@ -99,7 +99,7 @@ class _Constant(NamedTuple):
 
 
 def flatten(closed: core.ClosedJaxpr, arguments: Sequence[External], chip: Chip) -> Flat:
-    """Flattens `closed`, whose inputs are `arguments` (in order). Array constants become externals that are weights.
+    """Flattens a jaxpr whose inputs are `arguments` (in order). Array constants become externals that are weights.
 
     Raises:
       GraphError: an array has a symbolic dimension.
@@ -183,7 +183,7 @@ class _Flattener:
         return [Result(index, k) for k in range(len(output_bytes))]
 
     def _predecessors(self, equation: Any, values: Sequence[Value], index: int) -> list[int]:
-        """Nodes that must come first: the last to touch the same mutable array or to have the same kind of effect."""
+        """Finds the nodes that must come first: the last to touch the same mutable array or to have the same effect."""
         after = []
         for atom, value in zip(equation.invars, values, strict=True):
             if hasattr(atom.aval, "inner_aval"):  # a mutable array: reads and writes keep the program's order
@@ -195,7 +195,7 @@ class _Flattener:
         return sorted({node for node in after if node is not None and node != index})
 
     def _work(self, equation: Any, values: Sequence[Value], traffic: int) -> tuple[Work, list["_Constant"]]:
-        """Work of a node, and the constants in its inner jaxprs."""
+        """Costs a node; also returns the constants in its inner jaxprs."""
         name = equation.primitive.name
         inner = {} if name.startswith(ELEMENT_BODIES) else inner_jaxprs(equation.params)
         if not inner:
@@ -210,7 +210,7 @@ class _Flattener:
         return work, constants
 
     def _body(self, jaxpr: Any) -> tuple[Work, list["_Constant"]]:
-        """Work of one run of an inner jaxpr, and its constants."""
+        """Costs one run of an inner jaxpr; also returns its constants."""
         if id(jaxpr) not in self.bodies:
             inner, consts = _open(jaxpr)
             arguments = [External(str(i), array_bytes(v.aval), weight=False) for i, v in enumerate(inner.invars)]
@@ -233,7 +233,7 @@ def _open(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
 
 
 def called(equation: Any) -> tuple[core.Jaxpr, Sequence[Any]] | None:
-    """Jaxpr and constants of a call, or None if the equation is not a call.
+    """Returns the jaxpr and the constants that an equation calls; None if it is not a call.
 
     Calls are recognised by their signature, not by the primitive's name.
     """
@@ -270,7 +270,7 @@ def _live(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[bool]:
 
 
 def _peak(nodes: Sequence[Node], outputs: Sequence[Value], live: Sequence[bool], *, results: bool) -> int:
-    """Peak bytes that the live nodes allocate, in program order; with `results`, outputs count, to the end."""
+    """Computes the peak bytes that live nodes allocate, in program order; with `results`, outputs stay to the end."""
     kept = {value for value in outputs if isinstance(value, Result)}
     steps = []
     for index, node in enumerate(nodes):

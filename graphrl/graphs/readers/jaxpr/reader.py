@@ -1,9 +1,9 @@
 """Computation graphs from JAX functions: `from_jax` traces a function on abstract arguments and reads its jaxpr.
 
-One op per equation of the jaxpr, calls (jit, custom derivatives, remat, ...) inlined, loops and branches single ops
-(`flatten.py`), dead code dropped. Tensors are the arrays that evaluating the jaxpr op by op allocates: views such as
-`reshape` are ops with outputs of real bytes, and nothing is fused. Run times are the roofline's of each op's FLOPs
-(`work.py`) and traffic; those of loops are sums over their bodies'.
+Each equation of the jaxpr becomes one op. Calls (jit, custom derivatives, remat, ...) are inlined, a loop or a branch
+is a single op, and dead code is dropped (`flatten.py`). Tensors are the arrays that evaluating the jaxpr op by op
+allocates: views such as `reshape` are ops with outputs of real bytes, and nothing is fused. The roofline model gives
+run times, from each op's FLOPs (`work.py`) and memory traffic; those of loops are sums over their bodies.
 """
 
 import inspect
@@ -34,7 +34,7 @@ def from_jax(
       fn: a JAX function; training steps (`jax.grad`, `jax.value_and_grad`, optimiser updates) included.
       *abstract_args: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s.
       chip: a name in `roofline.CHIPS`, or the caller's own `Chip`, for the run times.
-      name: of the graph; by default the function's.
+      name: graph name; by default the function's.
       static_argnums: arguments that are Python values, as in `jax.jit`.
       weights_argnums: arguments that are parameters (optimiser state, ...): resident on a device for the whole run.
         Their bytes, like those of closed-over array constants, become `weight_bytes` of the first op that reads each,
@@ -64,7 +64,7 @@ def from_jax(
 
 
 def _argnums(option: str, numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """Argument numbers as a tuple, each from 0 to `count` - 1 (negative ones count from the end)."""
+    """Normalises argument numbers to a tuple, each from 0 to `count` - 1 (negative ones count from the end)."""
     places = []
     for number in (numbers,) if isinstance(numbers, int) else tuple(numbers):
         if type(number) is not int or not -count <= number < count:
@@ -89,7 +89,7 @@ def _externals(
     weights: tuple[int, ...],
     avals: Sequence[Any],
 ) -> list[External]:
-    """Name, bytes and kind of every array argument, in the order of the jaxpr's inputs."""
+    """Returns name, bytes and kind of every array argument, in the order of the jaxpr's inputs."""
     names = _parameter_names(fn, len(args))
     arguments = []
     for i, arg in enumerate(args):
@@ -114,7 +114,7 @@ def _path(root: str, path: Any) -> str:
 
 
 def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> ComputationGraph:
-    """Names the live nodes and writes them as ops."""
+    """Builds the graph: live nodes become ops with unique names."""
     scoped = [(flat.nodes[index].scope, f"{flat.nodes[index].type}.{i}") for i, index in enumerate(live)]
     op_names = {index: "/".join(filter(None, name)) for index, name in zip(live, scoped, strict=True)}
     tensors = {
@@ -152,7 +152,7 @@ def _graph(flat: Flat, live: Sequence[int], name: str, num_arguments: int) -> Co
 
 
 def _external_tensors(flat: Flat, num_arguments: int, read: set[int], taken: set[str]) -> dict[int, Tensor]:
-    """All arguments, and the constants that live ops read, under unique names."""
+    """Names all arguments, and the constants that live ops read, uniquely; returns their tensors by index."""
     tensors = {}
     for index, external in enumerate(flat.externals):
         if index < num_arguments or index in read:

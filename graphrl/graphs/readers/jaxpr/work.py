@@ -61,7 +61,7 @@ MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def equation_flops(equation: Any) -> int:
-    """FLOPs of one equation, for primitives without relevant inner jaxprs (`inner_work` costs those with them)."""
+    """Counts the FLOPs of an equation whose primitive has no relevant inner jaxprs (`inner_work` costs the others)."""
     name = equation.primitive.name
     if name in DATA_MOVEMENT:
         return 0
@@ -72,18 +72,18 @@ def equation_flops(equation: Any) -> int:
 
 
 def bytes_moved(equation: Any, input_bytes: list[int], output_bytes: int) -> int:
-    """Bytes between memory and chip: every input once and every output; slices and gathers read only what they take."""
+    """Counts bytes between memory and chip, each input and output once; slices and gathers read only what they take."""
     return traffic(input_bytes, output_bytes, partial=equation.primitive.name in PARTIAL_READS)
 
 
 def array_bytes(aval: Any) -> int:
-    """Bytes of an abstract value in memory; 0 for tokens."""
+    """Returns the size in bytes of an abstract value; 0 for tokens."""
     dtype = getattr(aval, "dtype", None)
     return 0 if dtype is None else (array_size(aval) * element_bits(dtype) + 7) // 8
 
 
 def array_size(aval: Any) -> int:
-    """Number of elements of an abstract value; 0 for tokens and other values without a shape.
+    """Returns the number of elements of an abstract value; 0 for tokens and other values without a shape.
 
     Raises:
       GraphError: a dimension is symbolic.
@@ -98,7 +98,7 @@ def array_size(aval: Any) -> int:
 
 @functools.cache
 def element_bits(dtype: Any) -> int:
-    """Bits of one element: sub-byte integers and floats are packed, a random key counts as its key data."""
+    """Returns the bits of one array element: sub-byte types are packed, a random key counts as its key data."""
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return 8 * int(getattr(dtype, "itemsize", 0))
@@ -114,7 +114,7 @@ def element_bits(dtype: Any) -> int:
 
 
 def equation_layer(equation: Any) -> Layer | None:
-    """The shapes of an equation's first operand and result; None without shapes."""
+    """Returns the shapes of an equation's first operand and result; None without shapes."""
     shapes: list[Any] = [getattr(atom.aval, "shape", None) for atom in (*equation.invars[:1], *equation.outvars[:1])]
     if not shapes or None in shapes:
         return None
@@ -124,7 +124,7 @@ def equation_layer(equation: Any) -> Layer | None:
 
 
 def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any]) -> Work:
-    """Work of an equation with inner jaxprs; `literals` has the value of each operand that is a literal, else None."""
+    """Costs an equation with inner jaxprs; `literals` has the value of each operand that is a literal, else None."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         return _loop([(bodies["jaxpr"], params["length"])])
@@ -144,7 +144,7 @@ def inner_work(equation: Any, bodies: Mapping[str, Work], literals: Sequence[Any
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
-    """All jaxprs among the parameters of an equation, by parameter name, in tuples with their index ("branches.0").
+    """Finds the jaxprs among an equation's parameters, by parameter name, in tuples with their index ("branches.0").
 
     A high-level primitive of jax, such as `jax.checkpoint` under `jax_remat3`, is expanded to its jaxpr.
     """
@@ -163,7 +163,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of constant and of carried operands of a `scan`; each step takes a slice of the others.
+    """Returns how many operands of a `scan` are constant, and how many carried; each step takes a slice of the others.
 
     Since jax 0.11 its parameters have trees of operands in place of these two numbers.
     """
@@ -174,7 +174,7 @@ def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def trip_count(equation: Any, literals: Sequence[Any]) -> int | None:
-    """Iterations of a `while` whose counter starts at, is compared with and grows by known integers; else None."""
+    """Counts the iterations of a `while` with a counter of known integers (start, limit, step); None for others."""
     params = equation.params
     cond, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
@@ -208,7 +208,7 @@ def _first(equation: Any) -> int:
 
 @functools.cache
 def _taps(outputs: int, kernel: int, stride: int, pad_low: int, base_dilation: int, kernel_dilation: int) -> int:
-    """Pairs of output position and kernel element along one dimension that do not fall into a hole of the input."""
+    """Counts (output position, kernel element) pairs along one dimension that do not fall into a hole of the input."""
     if base_dilation == 1:
         return outputs * kernel
     position = np.arange(outputs)[:, None] * stride + np.arange(kernel)[None, :] * kernel_dilation - pad_low
@@ -240,7 +240,7 @@ def _dot(equation: Any) -> int:
 
 
 def _ragged_dot(equation: Any) -> int:
-    """Every row is multiplied with the matrix of its own group only."""
+    """Counts FLOPs of a ragged product: every row is multiplied with the matrix of its own group only."""
     (contracted, _), _ = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     shape = equation.invars[0].aval.shape
     ragged = equation.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
@@ -249,7 +249,7 @@ def _ragged_dot(equation: Any) -> int:
 
 
 def _reduce(equation: Any) -> int:
-    """One evaluation of the combining function per element, at a cost of one FLOP for each of its equations."""
+    """Counts one evaluation of the combining function per element, at one FLOP for each of its equations."""
     return _first(equation) * max(1, len(equation.params["jaxpr"].eqns))
 
 
@@ -279,7 +279,7 @@ def _fft(equation: Any) -> int:
 
 
 def _matrix(formula: Callable[[int, int], float]) -> Callable[[Any], int]:
-    """A rule for matrices in the last two dimensions: `formula(long side, short side)` of each."""
+    """Makes a FLOPs rule for matrices in the last two dimensions: `formula(long side, short side)` for each."""
 
     def rule(equation: Any) -> int:
         *batch, rows, columns = equation.invars[0].aval.shape
@@ -354,18 +354,18 @@ def _pooling(params: Any) -> Window | None:
 
 
 def _along_xy(values: Any) -> tuple[Any, Any]:
-    """The values along x and along y, of the spatial dimensions."""
+    """Returns the values along x and along y, of the spatial dimensions."""
     return (values[-1], values[-2] if len(values) > 1 else 1) if len(values) else (1, 1)
 
 
 def _first_shape(padding: Any) -> Any:
-    """The padding before the input along x, from pairs for the spatial dimensions."""
+    """Returns the padding before the input along x, from pairs for the spatial dimensions."""
     return padding[-1][0] if len(padding) else 0
 
 
 @functools.lru_cache(maxsize=512)
 def _expanded(primitive: Any) -> core.ClosedJaxpr:
-    """The jaxpr of a high-level primitive."""
+    """Expands a high-level primitive of jax to its jaxpr."""
 
     def run(*args: Any) -> list[Any]:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, args)))
@@ -374,7 +374,7 @@ def _expanded(primitive: Any) -> core.ClosedJaxpr:
 
 
 def _loop(bodies: Sequence[tuple[Work, int]]) -> Work:
-    """Work of a loop: bodies in sequence, each repeated its number of times."""
+    """Costs a loop: bodies in sequence, each with its number of repetitions."""
     workspace = max((body.step_bytes for body, count in bodies if count), default=0)
     return in_turn([repeated(body, count) for body, count in bodies])._replace(workspace_bytes=workspace)
 
@@ -387,14 +387,14 @@ def _kernel(params: Mapping[str, Any], body: Work) -> Work:
 
 
 def _integer(value: Any) -> int | None:
-    """The value if it is a known integer scalar, else None."""
+    """Returns the value if it is a known integer scalar, else None."""
     if value is None or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.integer):
         return None
     return int(value)
 
 
 def _step(body: core.Jaxpr, before: Any, after: Any) -> int | None:
-    """Change of a carried integer in one iteration: 0 if it is passed on, None if unknown."""
+    """Finds the change of a carried integer in one iteration: 0 if it is passed on, None if unknown."""
     if after is before:
         return 0
     for equation in body.eqns:
@@ -409,7 +409,7 @@ def _step(body: core.Jaxpr, before: Any, after: Any) -> int | None:
 
 
 def _count(relation: str, start: int, stop: int, step: int) -> int | None:
-    """Iterations of `while start <relation> stop: start += step`; None if the counter does not approach `stop`."""
+    """Counts iterations of `while start <relation> stop: start += step`; None if `start` does not approach `stop`."""
     sign = 1 if relation in ("lt", "le") else -1
     if sign * step <= 0:
         return None

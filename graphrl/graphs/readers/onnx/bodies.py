@@ -32,7 +32,7 @@ Names = Counter[str]  # number of definitions of each value name in a model
 def inline_bodies(graph: GraphProto, opset: int) -> bool:
     """Inlines bodies into a graph of sorted nodes, and into the bodies that stay; returns True if there were any.
 
-    Bodies inside those are left for the next call. The new nodes may lack names.
+    Bodies inside inlined bodies are left for the next call. The new nodes may lack names.
 
     Args:
       graph: changed in place.
@@ -78,7 +78,7 @@ def _inline(graph: GraphProto, opset: int, outer: Scope, names: Names) -> bool:
 
 
 def _with_conditions(graph: GraphProto, opset: int, scope: Scope) -> Scope:
-    """The scope, extended by computed values that conditions in the graph and in its bodies may depend on."""
+    """Adds to a scope the computed values that conditions in the graph and in its bodies may depend on."""
     wanted = {name for node in graph.node if _is_candidate(node) for name in reads_of(node)}
     values = computed_values(graph, opset, scope, wanted)
     return {**scope, **{name: of_constant(onnx.numpy_helper.from_array(array)) for name, array in values.items()}}
@@ -93,7 +93,7 @@ class _Replacement:
         self.infos: list[ValueInfoProto] = []
 
     def name(self, *parts: object) -> str:
-        """A new value name that starts with the node's name."""
+        """Returns a new value name that starts with the node's name."""
         return _new_name("/".join(map(str, (self.node.name or self.node.op_type, *parts))), self.names)
 
     def add_node(self, type: str, inputs: Sequence[str], output: str) -> None:

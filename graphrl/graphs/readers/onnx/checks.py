@@ -56,10 +56,10 @@ def check_model(model: ModelProto, foreign: Foreign) -> None:
 
 
 def bytes_of(name: str, scope: Scope, where: str) -> int:
-    """Bytes of a tensor.
+    """Returns the size of a tensor in bytes.
 
     Raises:
-      GraphError: they are unknown; the message starts with `where` and states how to provide them.
+      GraphError: the size is unknown; the message starts with `where` and states how to provide it.
     """
     value = scope.get(name, UNKNOWN)
     if value.bytes is not None:
@@ -179,7 +179,7 @@ def _check_signs(graph: GraphProto) -> None:
 
 
 def _element_types(graph: GraphProto) -> dict[str, int]:
-    """Element types of all tensors whose type is known, by name."""
+    """Collects the element types of all tensors whose type is known, by name."""
     infos = [info for info in (*graph.input, *graph.output, *graph.value_info) if info.type.tensor_type.elem_type]
     types = {info.name: info.type.tensor_type.elem_type for info in infos}
     return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
@@ -203,12 +203,12 @@ def _check_types(node: NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str
 
 
 def _allowed(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
-    """Allowed types of each type variable of an operator."""
+    """Returns the types that an operator allows for each of its type variables."""
     return {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in schema.type_constraints}
 
 
 def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
-    """Type variable of each input in the newest version of the operator, and its types, which runtimes may accept."""
+    """Returns each input's type variable and types in the operator's newest version, which runtimes may accept."""
     try:
         schema = onnx.defs.get_schema(node.op_type, standard(node.domain))
     except onnx.defs.SchemaError:
@@ -220,7 +220,7 @@ def _newest(node: NodeProto) -> dict[str, tuple[str, set[str]]]:
 def _formal_inputs(
     node: NodeProto, schema: onnx.defs.OpSchema
 ) -> Iterable[tuple[onnx.defs.OpSchema.FormalParameter, str]]:
-    """The node's inputs, each with its declaration in the operator's schema."""
+    """Pairs the node's inputs with their declarations in the operator's schema."""
     for i, name in enumerate(node.input):
         if name and schema.inputs:
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
@@ -229,7 +229,7 @@ def _formal_inputs(
 
 
 def _type_text(element_type: int) -> str:
-    """The type as in schemas: "tensor(float16)"; "" if it is unknown."""
+    """Returns the name of a type as in operator schemas, such as "tensor(float16)"; "" if it is unknown."""
     if not element_type or element_type not in TensorProto.DataType.values():
         return ""
     return f"tensor({TensorProto.DataType.Name(element_type).lower()})"
@@ -254,7 +254,7 @@ def _get(shapes: Shapes, index: int) -> Shape | None:
 
 
 def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
-    """A view must have as many elements as its input."""
+    """Checks that a view has as many elements as its input."""
     first, result = _get(inputs, 0), _get(outputs, 0)
     if first is None or result is None or math.prod(first) == math.prod(result):
         return ""
@@ -262,7 +262,7 @@ def _elements(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
 
 
 def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
-    """Checks channels of the image, the weights (output channels first, or second if transposed) and the bias."""
+    """Makes a check of the channels of image, weights (output channels first, or second if transposed) and bias."""
 
     def rule(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
         image, kernel, offsets = _get(inputs, 0), _get(inputs, weights), _get(inputs, bias)
@@ -282,7 +282,7 @@ def _convolution(weights: int, bias: int, *, transposed: bool = False) -> _Rule:
 
 
 def _broadcast(index: int, *, to_output: bool) -> _Rule:
-    """Checks an input that is broadcast to the output, or to the first input."""
+    """Makes a check of an input that is broadcast to the output, or to the first input."""
 
     def rule(_: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> str:
         small, large = _get(inputs, index), _get(outputs if to_output else inputs, 0)
@@ -310,7 +310,7 @@ def _recurrent(_: Mapping[str, Any], inputs: Shapes, __: Shapes) -> str:
 
 
 def _einsum(attributes: Mapping[str, Any], inputs: Shapes, _: Shapes) -> str:
-    """A letter must have one size, or 1."""
+    """Checks that each letter of an einsum has one size, or 1."""
     terms = attributes.get("equation", b"").decode("utf-8", "replace").replace(" ", "").split("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
@@ -340,7 +340,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def _open(name: str, value: Value) -> list[str]:
-    """Keys for `dims` of a tensor's unknown sizes."""
+    """Lists the keys in `dims` that would give a tensor's unknown sizes."""
     shape = value.shape if value.kind == "tensor" else None
     return [dimension(name, axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, str)]
 
@@ -364,7 +364,7 @@ def _described(value: Value) -> str:
 
 
 def _unsized(value: Value) -> str:
-    """Reason why a value that is not a tensor of numbers has no known bytes, with a remedy."""
+    """States why a value that is not a tensor of numbers has no known bytes, with a remedy."""
     if value.kind == "sequence":
         return (
             f"the number (at most {MAX_TENSORS}) and the shapes of its tensors must be known: give tensors as inputs, "

@@ -31,11 +31,11 @@ HIDDEN = "declared type of "  # prefix of the name of a declared type in value_i
 
 
 class Dims:
-    """Sizes that the user gives: by the name of a dimension, or by tensor and axis.
+    """Sizes that the user gives for open dimensions: by the name of a dimension, or by tensor and axis.
 
     Attributes:
-      sizes: by that name.
-      used: names that gave a size.
+      sizes: size of each named dimension or axis.
+      used: names whose size has been used.
 
     Raises:
       GraphError: a size is not an integer from 0 to 2^62 - 1.
@@ -75,7 +75,7 @@ class Dims:
             type.tensor_type.shape.dim.add()
 
     def axes_of(self, name: str) -> set[int]:
-        """Axes of a tensor to which the user gives a size."""
+        """Returns the axes of a tensor for which the user gives a size."""
         keys = [key.removeprefix(f"{name}:") for key in self.sizes if key.startswith(f"{name}:")]
         return {int(axis) for axis in keys if axis.isdecimal() and str(int(axis)) == axis}
 
@@ -104,8 +104,8 @@ def set_aside(graph: GraphProto, versions: Mapping[str, int], dims: Dims) -> Non
     """Hides the declared types of all computed values from inference, in bodies too.
 
     Args:
-      graph: of the model.
-      versions: of the operator sets.
+      graph: the model's graph; changed in place.
+      versions: version of each operator set.
       dims: the user's sizes.
 
     Raises:
@@ -302,7 +302,7 @@ def _kind(type: TypeProto) -> str:
 
 
 def _describe(type: TypeProto) -> str:
-    """A type for messages: "FLOAT [8, batch]"."""
+    """Formats a type for messages, such as "FLOAT [8, batch]"."""
     if _kind(type) != "tensor_type":
         return _kind(type).removesuffix("_type").replace("_", " ")
     tensor = type.tensor_type
@@ -315,7 +315,7 @@ def _describe(type: TypeProto) -> str:
 
 
 def declared_sizes(graph: GraphProto, outer: Scope) -> Iterator[tuple[str, int, str, int | str]]:
-    """Every dimension of the tensors in a graph and its bodies: tensor, axis, name of an unknown size, and size.
+    """Yields (tensor, axis, name of an unknown size, size) for every dimension in a graph and its bodies.
 
     The name is "" if the model gives an input's size. The size is the inferred size, or a name. A tensor of unknown
     rank has one dimension of unknown size.
@@ -368,7 +368,7 @@ def _clear_shape(type: TypeProto) -> None:
 
 
 def _first_set_aside(node: NodeProto) -> int:
-    """Index of the first input of a node's body whose type follows from the node's inputs."""
+    """Returns the index of the first input of a node's body whose type follows from the node's inputs."""
     return {"Loop": 2, "Scan": 0}.get(node.op_type, sys.maxsize)
 
 

@@ -44,7 +44,7 @@ def infer_shapes(model: ModelProto, foreign: Foreign) -> ModelProto:
 
 
 def shape_faults(model: ModelProto, unknown: Container[str], foreign: Foreign) -> str:
-    """Faults in the types and shapes of a model, as ONNX's inference reports them, a line each.
+    """Returns the faults in a model's types and shapes that ONNX's inference reports, one per line.
 
     Args:
       model: with its shapes; restored afterwards.
@@ -89,14 +89,14 @@ def fold(graph: GraphProto, opset: int) -> bool:
 
 
 def known_values(graph: GraphProto) -> dict[str, np.ndarray]:
-    """The small numeric tensors among a graph's constants, by name."""
+    """Collects the small numeric tensors among a graph's constants, by name."""
     return {name: array for name, value in typed_scope(graph).items() if (array := value.array) is not None}
 
 
 def computed_values(
     graph: GraphProto, opset: int, scope: Scope, wanted: Set[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Values by name of the results that follow from constants and shapes.
+    """Computes the values of all results that follow from constants and shapes, by name.
 
     Args:
       graph: with sorted nodes.
@@ -121,7 +121,7 @@ def computed_values(
 
 
 def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope: Scope) -> np.ndarray | None:
-    """The only result of a node if it can be determined, else None."""
+    """Computes a node's only result if it follows from known values, else returns None."""
     if node.domain not in ("", "ai.onnx") or len(node.output) != 1 or not node.output[0]:
         return None
     if (number := static_result(node, scope)) is not None:
@@ -148,7 +148,7 @@ def _value(node: NodeProto, opset: int, values: Mapping[str, np.ndarray], scope:
 
 
 def _most_elements(node: NodeProto, inputs: list[np.ndarray]) -> float:
-    """Upper bound on the number of elements of a result; infinite for a node that is not run."""
+    """Bounds the number of elements of a node's result from above; infinite for a node that must not be run."""
     kind = node.op_type
     if kind in _BROADCASTING.split():
         return math.prod(np.broadcast_shapes(*(array.shape for array in inputs)))
@@ -185,7 +185,7 @@ def _run(node: NodeProto, opset: int, inputs: Mapping[str, np.ndarray]) -> np.nd
 
 
 def _hide(model: ModelProto, unknown: Container[str]) -> list[NodeProto]:
-    """Replaces each node that inference would not understand by a call of a function that it does; returns the nodes.
+    """Replaces each node that inference would not understand by a call of a function that it does; returns these nodes.
 
     These are nodes of another version, those with a stand-in, and the unknown ones.
     """
@@ -252,7 +252,7 @@ def _restore(model: ModelProto, originals: Sequence[NodeProto]) -> None:
 
 
 def _function_of(node: NodeProto, name: str) -> FunctionProto:
-    """A function whose result has the shape of the node's, in the node's version of its operator set."""
+    """Wraps a node into a function whose result has the same shape, in the node's version of its operator set."""
     inner = NodeProto.FromString(node.SerializeToString())
     for kind, names in (("input", inner.input), ("output", inner.output)):
         for i, tensor in enumerate(names):

@@ -50,7 +50,7 @@ _EQUATION = re.compile(rb"[A-Za-z., ]*(->[A-Za-z. ]*)?")
 
 
 def load(data: Content, foreign: Foreign) -> ModelProto:
-    """The model without weights, its functions inlined; raises GraphError if this `onnx` does not support it."""
+    """Loads a model without weights and inlines its functions; raises GraphError if this `onnx` does not support it."""
     model = _parsed(without_weights(data))
     if not model.HasField("graph") or not model.ir_version:
         raise GraphError("not an ONNX model: it has no graph or no ir_version")
@@ -101,7 +101,7 @@ def native(function: str, model: ModelProto, foreign: Foreign) -> ModelProto:
 
 
 def without_weights(data: Content) -> bytes:
-    """The ONNX model `data` with the values of all large tensors dropped and marked as external.
+    """Returns the ONNX model `data` without the values of large tensors, which are marked as external.
 
     Raises:
       GraphError: `data` is not a complete protobuf message.
@@ -110,17 +110,17 @@ def without_weights(data: Content) -> bytes:
 
 
 def standard(domain: str) -> str:
-    """The domain; "" for both names of the standard one."""
+    """Returns the operator domain; "" for both names of the standard one."""
     return "" if domain == "ai.onnx" else domain
 
 
 def versions_of(proto: ModelProto | FunctionProto) -> dict[str, int]:
-    """Version of each operator set that a model or function imports."""
+    """Returns the version of each operator set that a model or function imports."""
     return {standard(entry.domain): entry.version for entry in proto.opset_import}
 
 
 def own_version(node: NodeProto) -> int | None:
-    """Version of the node's operator set if it is not the model's, else None."""
+    """Returns the version of the node's operator set if it differs from the model's, else None."""
     values = [entry.value for entry in node.metadata_props if entry.key == _TAG]
     return int(values[0]) if values else None
 
@@ -136,7 +136,7 @@ def clear_versions(model: ModelProto) -> None:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of their bodies, in a fixed order."""
+    """Yields the nodes and those of their bodies, in a fixed order."""
     for node in nodes:
         yield node
         for body in subgraphs(node).values():
@@ -194,7 +194,7 @@ def _call(node: NodeProto) -> Identity:
 
 
 def _called(model: ModelProto) -> list[FunctionProto]:
-    """The functions that the graph needs; all others are ignored."""
+    """Returns the functions that the graph needs; all others are ignored."""
     functions = {_identity(function): function for function in model.functions}
     needed: dict[Identity, None] = {}
     pending = [_call(node) for node in all_nodes(model.graph.node)]
@@ -240,13 +240,13 @@ def _differs(node: NodeProto, version: int, other: int) -> bool:
 
 
 def _since_version(node: NodeProto, version: int) -> int:
-    """Version that introduced the operator as it is in `version`; 0 if it is unknown."""
+    """Returns the version that last changed the operator, up to `version`; 0 if it is unknown."""
     schema = schema_of(node, {standard(node.domain): version})
     return 0 if schema is None else schema.since_version
 
 
 def schema_of(node: NodeProto, versions: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """Schema of the operator, in the node's own version or that of `versions`; None if this `onnx` has none."""
+    """Returns the operator's schema, in the node's own version or that of `versions`; None if this `onnx` has none."""
     domain = standard(node.domain)
     try:
         return onnx.defs.get_schema(node.op_type, own_version(node) or versions.get(domain, 1), domain)
@@ -276,7 +276,7 @@ def _copy(data: Content, position: int, end: int, kind: str, depth: int) -> byte
 
 
 def _field(data: Content, position: int, end: int) -> tuple[int, int, int]:
-    """Number, start of the value and end of the field at `position`."""
+    """Parses the protobuf field at `position`: returns its number, the start of its value, and its end."""
     tag, value = _varint(data, position, end)
     field, wire = tag >> 3, tag & 7
     if wire == 0:
@@ -296,7 +296,7 @@ def _field(data: Content, position: int, end: int) -> tuple[int, int, int]:
 
 
 def _varint(data: Content, position: int, end: int) -> tuple[int, int]:
-    """The integer at `position`, and its end."""
+    """Parses the protobuf integer at `position`; returns it and its end."""
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
@@ -326,13 +326,13 @@ def _parsed(message: bytes) -> ModelProto:
 
 
 def opset_of(model: ModelProto, domain: str) -> int:
-    """Version of an operator set; the standard one is "" and "ai.onnx"."""
+    """Returns a model's version of an operator set; the standard domain is "" and "ai.onnx"."""
     same = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
     return max((entry.version for entry in model.opset_import if entry.domain in same), default=1)
 
 
 def _names(nodes: Sequence[NodeProto]) -> list[str]:
-    """Unique names: the nodes' own if they have one, else from their type and index."""
+    """Gives nodes unique names: their own if they have one, else made of type and index."""
     given, taken, names = {node.name for node in nodes}, set(), []
     for index, node in enumerate(nodes):
         name = node.name

@@ -1,6 +1,6 @@
 """Computation graphs from ONNX models: their structure and shapes; the weights' values are never loaded.
 
-One op per node, with exceptions that match the optimisations of runtimes before the first inference:
+Each node becomes one op, with exceptions that match the optimisations of runtimes before the first inference:
 
 - results that depend on weights and constants only are computed once and are weights (`Constant`, a reshaped weight;
   not random numbers, nor `DequantizeLinear`, which would undo the compression), as are the `Shape` and `Size` of
@@ -60,13 +60,13 @@ def parse_onnx(
     Args:
       data: the model; weights in separate files may be missing.
       source: the file's name.
-      chip: for run times by `roofline.runtime`: a name in `roofline.CHIPS` or a `Chip`.
+      chip: determines run times (`roofline.runtime`): a name in `roofline.CHIPS` or a `Chip`.
       dims: sizes, from 0, of dimensions that the model leaves open, by their name in the model (`{"batch": 8}`), or by
         tensor and axis (`{"input_ids:1": 128}`) if they have no name or depend on data, in bodies too. A negative size
         in a model means an open dimension. If even the number of axes is unknown, `{"y:0": 24, "y:1": 8}` gives all of
         them. For a loop's state that grows, give the size after the last iteration. A model whose sizes do not all
         follow from these is rejected: a guess would give a plan for another model.
-      limits: for ONNX's own code, which runs in a separate process.
+      limits: limits on time and memory for ONNX's own code, which runs in a separate process.
 
     Returns:
       The graph. Weights are external inputs, and their bytes the `weight_bytes` of the first op that reads each, so
@@ -93,7 +93,7 @@ def parse_onnx(
 
 
 def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
-    """The graph of a model whose nodes are sorted and named and whose shapes are inferred."""
+    """Converts a model whose nodes are sorted and named and whose shapes are inferred."""
     graph, scope, versions = model.graph, scope_of(model.graph), versions_of(model)
     reads = [reads_of(node) for node in graph.node]
     constants, computed = _constants(graph, reads, scope)
@@ -133,7 +133,7 @@ def _graph(model: ModelProto, name: str, chip: Chip) -> ComputationGraph:
 
 
 def _constants(graph: GraphProto, reads: Sequence[list[str]], scope: Scope) -> tuple[set[str], list[int]]:
-    """Names of all tensors that are known before the model runs, and the indices of the other nodes."""
+    """Finds the tensors that are known before the model runs; returns their names, and indices of the other nodes."""
     constants, computed = set(weight_names(graph)), []
     for i, node in enumerate(graph.node):
         if _is_constant(node, reads[i], constants, scope):
@@ -155,7 +155,7 @@ def _is_constant(node: NodeProto, reads: Sequence[str], constants: set[str], sco
 
 
 def _is_function(node: NodeProto) -> bool:
-    """True if the node gives the same for the same inputs, in every run and at no cost in memory."""
+    """True if the node gives the same result for the same inputs in every run, at no cost in memory."""
     if node.domain not in _STANDARD or node.op_type in _NEVER_CONSTANT:
         return False
     return all(_is_function(inner) for body in subgraphs(node).values() for inner in body.node)
@@ -164,7 +164,7 @@ def _is_function(node: NodeProto) -> bool:
 def _live(
     graph: GraphProto, reads: Sequence[list[str]], computed: Sequence[int], outputs: Mapping[str, None]
 ) -> list[int]:
-    """Indices of the nodes that the outputs depend on; all of `computed` if no output does."""
+    """Returns the indices of nodes that the outputs depend on; all of `computed` if no output depends on any."""
     needed, live = set(outputs), []
     for i in reversed(computed):
         if needed.intersection(graph.node[i].output):
@@ -174,7 +174,7 @@ def _live(
 
 
 def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: set[str]) -> list[str]:
-    """Outputs that the node writes: those with readers, and others that it cannot omit."""
+    """Lists the outputs that a node writes: those with readers, and others that it cannot omit."""
     outputs = [name for name in node.output if name]
     if all(name in read for name in outputs):
         return outputs
@@ -190,7 +190,7 @@ def _written(node: NodeProto, versions: Mapping[str, int], scope: Scope, read: s
 
 
 def _layer(node: NodeProto, scope: Scope) -> Layer | None:
-    """Shapes of a node's first input and output, channels last; None if they are not known.
+    """Returns the shapes of a node's first input and output, channels last; None if they are not known.
 
     Tensors of four dimensions and more have their channels second in ONNX, others last.
     """

@@ -34,11 +34,11 @@ _POSITIONS = {"SequenceAt": (1, 0), "SequenceErase": (1, 0), "SequenceInsert": (
 def scope_of(
     graph: GraphProto, outer: Scope | None = None, given: Scope | None = None, runs: int = MAX_TENSORS
 ) -> dict[str, Value]:
-    """Types, shapes and constants of the values of a sorted graph and of the graphs around it, by name.
+    """Collects types, shapes and constants of the values of a sorted graph and of the graphs around it, by name.
 
     Args:
       graph: with sorted nodes.
-      outer: the values around it.
+      outer: values of the graphs around it.
       given: values of its inputs, if more is known than the graph declares.
       runs: limit on the runs of bodies that may be simulated.
     """
@@ -66,7 +66,7 @@ def has_sequences(graph: GraphProto) -> bool:
 
 
 def static_result(node: NodeProto, scope: Scope) -> int | None:
-    """The result of a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown, or for other ops."""
+    """Computes a `SequenceLength` or an `OptionalHasElement` (a bool); None if it is unknown, or for other ops."""
     if not is_standard(node) or node.op_type not in ("SequenceLength", "OptionalHasElement"):
         return None
     value = _input(node, 0, scope)
@@ -80,7 +80,7 @@ def static_result(node: NodeProto, scope: Scope) -> int | None:
 
 
 def sequence_fault(node: NodeProto, scope: Scope) -> str:
-    """Reason why no run can use a sequence as a node does: a wrong position, or tensors that do not fit; else ""."""
+    """States why a node's use of a sequence must fail (wrong position, tensors that do not fit); "" if it may work."""
     elements = _input(node, 0, scope).elements
     if not is_standard(node) or elements is None:
         return ""
@@ -97,7 +97,7 @@ def sequence_fault(node: NodeProto, scope: Scope) -> str:
 
 
 def _mismatch(node: NodeProto, elements: tuple[Value, ...]) -> str:
-    """Reason why tensors cannot be concatenated or stacked; "" if they can, or if shapes are unknown."""
+    """States why tensors cannot be concatenated or stacked; "" if they can, or if shapes are unknown."""
     if not all(element.is_static for element in elements):
         return ""
     axis, stacks = _attribute(node, "axis", 0), _attribute(node, "new_axis", 0) != 0
@@ -112,9 +112,9 @@ def _mismatch(node: NodeProto, elements: tuple[Value, ...]) -> str:
 
 
 def loop_states(node: NodeProto, scope: Scope, times: int, runs: int = MAX_TENSORS) -> dict[str, Value]:
-    """The sequences and optionals that a Loop carries after it has run a number of times, by their names in its body.
+    """Simulates a Loop; returns the sequences and optionals that it carries after `times` runs, by names in its body.
 
-    Each may still be unknown. Empty if the body does not fit the node, or if `times` exceeds `runs`.
+    Each may still be unknown. The result is empty if the body does not fit the node, or if `times` exceeds `runs`.
     """
     scope = _read_scope(node, scope)
     states, run = _first_states(node, scope) if times <= runs else {}, 0
@@ -137,7 +137,7 @@ def _loop(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
 
 
 def _read_scope(node: NodeProto, scope: Scope) -> Scope:
-    """The part of a scope that a node reads; each run of its body copies it."""
+    """Returns the part of a scope that a node reads; each run of its body copies it."""
     return {name: scope[name] for name in reads_of(node) if name in scope}
 
 
@@ -150,7 +150,7 @@ def _first_states(node: NodeProto, scope: Scope) -> dict[str, Value]:
 
 
 def _next_states(node: NodeProto, scope: Scope, states: Scope, counter: Value, runs: int) -> dict[str, Value]:
-    """The states after another run of a Loop's body."""
+    """Computes the states after another run of a Loop's body."""
     body = subgraphs(node)["body"]
     after = scope_of(body, scope, {**states, body.input[0].name: counter}, runs)
     results = zip(body.input[2:], body.output[1:], strict=False)
@@ -164,7 +164,7 @@ def _fits(type: TypeProto, value: Value) -> bool:
 
 
 def _if(node: NodeProto, scope: Scope, runs: int) -> list[Value | None]:
-    """Results that are the same in both branches."""
+    """Returns the results of an If that are the same in both branches, None for others."""
     bodies = list(subgraphs(node).values())
     scopes = [scope_of(body, scope, runs=runs) for body in bodies]
     results = [[inner.get(info.name) for info in body.output] for body, inner in zip(bodies, scopes, strict=True)]
@@ -223,7 +223,7 @@ def _split(node: NodeProto, scope: Scope) -> Value | None:
 
 
 def _lengths(size: int, split: np.ndarray | None) -> list[int] | None:
-    """Lengths of the parts of an axis: `split` has all of them, or the common one of all but the last."""
+    """Returns the lengths of the parts of a split axis: `split` has all, or the common one of all but the last."""
     if split is None or split.dtype.kind not in "iu" or split.size == 0 or split.min() < 0:
         return None
     if split.ndim:
@@ -270,7 +270,7 @@ def _container(kind: str, elements: tuple[Value, ...]) -> Value | None:
 
 
 def _element(value: Value) -> Value:
-    """A value as an element: its type and shape, not its constant."""
+    """Returns a value as an element of a sequence: its type and shape, not its constant."""
     return value._replace(constant=None)
 
 
@@ -279,13 +279,13 @@ def _input(node: NodeProto, index: int, scope: Scope) -> Value:
 
 
 def _place_among(node: NodeProto, scope: Scope, elements: tuple[Value, ...]) -> int | None:
-    """The index of an element, by the second input, by default the last; 0 if unknown and all are equal."""
+    """Returns the element index that the second input gives, by default the last; 0 if unknown and all are equal."""
     place = _position(node, 1, scope, len(elements) - 1, len(elements))
     return 0 if place is None and elements.count(elements[0]) == len(elements) else place
 
 
 def _position(node: NodeProto, index: int, scope: Scope, last: int, count: int) -> int | None:
-    """The position from 0 to `last` that an input gives, or `last` if it is omitted; None if it is unknown or wrong.
+    """Returns the position, 0 to `last`, that an input gives, or `last` without it; None if unknown or out of range.
 
     Negative ones count from `count`.
     """

@@ -43,7 +43,7 @@ _MAX_ROUNDS = 1000  # of inference: each layer whose shapes depend on those of t
 
 
 def inferred(model: ModelProto, dims: Mapping[str, int], foreign: Foreign) -> ModelProto:
-    """The model with all shapes that follow from its inputs and `dims` (see `parse_onnx`).
+    """Infers all shapes of a model that follow from its inputs and `dims` (see `parse_onnx`); returns the model.
 
     Inferred types take precedence over declared ones, which count only where inference gives nothing.
 
@@ -130,14 +130,14 @@ def _fill_sequence(state: TypeProto, first: Value, last: Value) -> bool:
 def _fill_state(
     body: GraphProto, index: int, result: Value, first: Value, info: ValueInfoProto, trips: int | None
 ) -> bool:
-    """One step for one state of a loop; returns True if it gave anything new.
+    """Infers the shape of one state of a loop, one step; returns True if it gave anything new.
 
     Args:
-      body: of the loop.
-      index: of the state among the inputs of the body.
-      result: of one iteration.
-      first: value of the state.
-      info: of the loop's result; without a name if it has no readers.
+      body: body of the loop.
+      index: index of the state among the inputs of the body.
+      result: the state's value after one iteration.
+      first: the state's value before the first iteration.
+      info: declaration of the loop's result; without a name if it has no readers.
       trips: number of runs of the body; None if it is not known.
     """
     state = scope_of(body)[body.input[index].name]

@@ -13,7 +13,7 @@ _BITS = {"BOOL": 8, "FLOAT": 32, "DOUBLE": 64, "BFLOAT16": 16, "COMPLEX64": 64, 
 
 
 def _bits(name: str) -> int | None:
-    """Bits of one element: UINT4 has 4, FLOAT8E4M3FN 8; None for text and undefined."""
+    """Returns the bits of one element of a type: 4 for UINT4, 8 for FLOAT8E4M3FN; None for text and undefined."""
     digits = name.removeprefix("UINT").removeprefix("INT").removeprefix("FLOAT").split("E")[0]
     return _BITS.get(name) or (int(digits) if digits.isdigit() else None)
 
@@ -27,11 +27,11 @@ class Value(NamedTuple):
     """Type, shape and contents of one value, as far as they are known.
 
     Attributes:
-      kind: "tensor" (of numbers), "text" (a tensor of strings), "sequence", "optional", or another kind ("map",
+      kind: "tensor" (with numbers), "text" (a tensor of strings), "sequence", "optional", or another kind ("map",
         "sequence of maps", "sparse tensor", "unknown").
       element_bits: bits of one element; 0 unless it is a tensor.
       shape: a size, or the name of an unknown one ("" if it has none), per dimension; None if the rank is unknown.
-      elements: of a sequence, in order, or of an optional, at most one; None if unknown.
+      elements: tensors of a sequence, in order, or of an optional, at most one; None if unknown.
       constant: the constant tensor of the model, if the value is one.
     """
 
@@ -65,7 +65,7 @@ class Value(NamedTuple):
 
     @property
     def array(self) -> np.ndarray | None:
-        """The numbers of a small constant; None for others."""
+        """Value of a small numeric constant; None for all other values."""
         tensor = self.constant
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS:
             return None
@@ -82,7 +82,7 @@ UNKNOWN = Value("unknown")
 
 
 def typed_scope(graph: GraphProto, outer: Scope | None = None) -> dict[str, Value]:
-    """The values that a graph's types and constants declare, and those around it (`outer`), by name."""
+    """Collects the values that a graph's types and constants declare, and those around it (`outer`), by name."""
     own: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         # A result can be in both lists, and inference completes only one of them.
@@ -113,12 +113,12 @@ def _is_more_specific(value: Value, other: Value) -> bool:
 
 
 def of_constant(tensor: TensorProto) -> Value:
-    """The value of a constant."""
+    """Converts a constant tensor to a `Value`."""
     return _tensor(tensor.data_type, tuple(tensor.dims))._replace(constant=tensor)
 
 
 def constant_of(attribute: AttributeProto) -> TensorProto | None:
-    """The tensor that an attribute of a Constant defines; None if it is sparse or of a wrong type."""
+    """Returns the tensor that an attribute of a Constant defines; None if it is sparse or of a wrong type."""
     if attribute.name == "value" and attribute.HasField("t"):
         return attribute.t
     values = {
@@ -135,7 +135,7 @@ def constant_of(attribute: AttributeProto) -> TensorProto | None:
 
 
 def value_of(type: TypeProto) -> Value:
-    """The value that a type declares."""
+    """Converts a declared type to a `Value`, which has no constant."""
     kind = type.WhichOneof("value")
     if kind == "sequence_type" and type.sequence_type.elem_type.WhichOneof("value") == "map_type":
         return Value("sequence of maps")
@@ -159,7 +159,7 @@ def is_unknown(dim: Any) -> bool:
 
 
 def dimension(tensor: str, axis: int, name: str) -> str:
-    """The key in `dims` of an unknown dimension: its name in the model, or tensor and axis without one."""
+    """Returns the key in `dims` of an unknown dimension: its name in the model, or tensor and axis without one."""
     return f"{tensor}:{axis}" if is_made_up(name) else name
 
 
@@ -174,7 +174,7 @@ def is_standard(node: NodeProto) -> bool:
 
 
 def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
-    """The bodies of a node, by attribute ("then_branch", "body", "graphs.0")."""
+    """Returns the bodies of a node, by attribute ("then_branch", "body", "graphs.0")."""
     bodies = {}
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
@@ -184,12 +184,12 @@ def subgraphs(node: NodeProto) -> dict[str, GraphProto]:
 
 
 def bodies_in(graph: GraphProto) -> Iterator[GraphProto]:
-    """The bodies of a graph's nodes, without those inside them."""
+    """Yields the bodies of a graph's nodes, without the bodies inside them."""
     return (body for node in graph.node for body in subgraphs(node).values())
 
 
 def reads_of(node: NodeProto) -> list[str]:
-    """Distinct names of the values that a node reads, including the outer values of its bodies."""
+    """Returns the distinct names of the values that a node reads, including outer values that its bodies read."""
     names = dict.fromkeys(node.input)
     for body in subgraphs(node).values():
         names |= dict.fromkeys(captured(body))
@@ -197,7 +197,7 @@ def reads_of(node: NodeProto) -> list[str]:
 
 
 def captured(body: GraphProto) -> list[str]:
-    """Distinct names of the outer values that a body reads."""
+    """Returns the distinct names of the values outside a body that it reads."""
     own = {info.name for info in body.input} | set(weight_names(body))
     own |= {name for inner in body.node for name in inner.output}
     inside = [name for inner in body.node for name in reads_of(inner)] + [info.name for info in body.output]
@@ -205,12 +205,12 @@ def captured(body: GraphProto) -> list[str]:
 
 
 def weight_names(graph: GraphProto) -> list[str]:
-    """Names of the initializers, dense and sparse."""
+    """Returns the names of a graph's weights (ONNX initializers), dense and sparse."""
     return [tensor.name for tensor in graph.initializer] + [tensor.values.name for tensor in graph.sparse_initializer]
 
 
 def trip_count(node: NodeProto, scope: Scope) -> int | None:
-    """Largest number of runs of a Loop, if it is a constant; else None."""
+    """Returns the largest number of runs of a Loop, if it is a constant; else None."""
     value = scope.get(node.input[0]) if node.input else None
     array = None if value is None else value.array
     trips = int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "iu" else -1

@@ -69,7 +69,7 @@ _PER_OUTPUT = {
 
 
 def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a node, with the values in `scope`; values of unknown size inside bodies count as 0."""
+    """Computes the cost of a node from the values in `scope`; values of unknown size inside bodies count as 0."""
     bodies = subgraphs(node)
     if not bodies:
         return _single(node, scope, chip)
@@ -82,7 +82,7 @@ def node_work(node: NodeProto, scope: Scope, chip: Chip) -> Work:
 
 
 def node_attributes(node: NodeProto) -> dict[str, Any]:
-    """Attributes that costs depend on; one with another type than ONNX defines is ignored."""
+    """Returns the attributes that costs depend on; one with another type than ONNX defines is ignored."""
     return {
         a.name: onnx.helper.get_attribute_value(a)
         for a in node.attribute
@@ -107,7 +107,7 @@ def _single(node: NodeProto, scope: Scope, chip: Chip) -> Work:
 
 
 def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> Work:
-    """Work of a Loop.
+    """Computes the cost of a Loop.
 
     Its sequences grow by the same amount in each run, so the mean run time is that of the first and the last run.
     """
@@ -122,7 +122,7 @@ def _loop_work(node: NodeProto, body: GraphProto, scope: Scope, chip: Chip) -> W
 
 
 def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> Work:
-    """Work of one run of a body, in the order of the file; its results count as its memory if `results`."""
+    """Computes the cost of one run of a body, in the file's order; with `results`, its results count as its memory."""
     sizes = {info.name: scope[info.name].bytes or 0 for info in (*body.value_info, *body.output)}
     weights = sum(scope[tensor.name].bytes or 0 for tensor in body.initializer)
     works = []
@@ -144,7 +144,7 @@ def _body_work(body: GraphProto, scope: Scope, chip: Chip, *, results: bool) -> 
 
 
 def _scan_length(node: NodeProto, scope: Scope) -> int:
-    """Size of the scanned axis of the first scanned input; 1 if it is not known."""
+    """Returns the size of the scanned axis of the first scanned input; 1 if it is not known."""
     attributes = node_attributes(node)
     first = len(node.input) - attributes.get("num_scan_inputs", 0)
     name = node.input[first] if 0 <= first < len(node.input) else ""
@@ -154,11 +154,11 @@ def _scan_length(node: NodeProto, scope: Scope) -> int:
 
 
 class Call(NamedTuple):
-    """The inputs of an op's cost rule.
+    """An op as its FLOPs rule sees it: type, attributes and shapes.
 
     Attributes:
-      type: e.g. "Conv".
-      attributes: by name, those in `ATTRIBUTES` with the type given there.
+      type: ONNX op type, such as "Conv".
+      attributes: attributes by name, those in `ATTRIBUTES` with the type given there.
       inputs: shape of each input; () for one that is omitted or unknown.
       outputs: shape of each output.
     """
@@ -183,7 +183,7 @@ class Call(NamedTuple):
 
 
 def flops(call: Call) -> int:
-    """Operations of one op without a body (`node_work` costs loops and branches)."""
+    """Counts the FLOPs of one op without a body (`node_work` costs loops and branches)."""
     if call.type in DATA_MOVEMENT:
         return 0
     if call.type in _PER_INPUT:
@@ -206,7 +206,7 @@ def _gemm(call: Call) -> int:
 
 
 def _einsum(call: Call) -> int:
-    """The naive sum over all letters; an ellipsis counts as the dimensions that it represents."""
+    """Counts the naive sum over all letters; an ellipsis counts as the dimensions that it represents."""
     equation = call.attributes.get("equation", b"")
     terms = (equation.decode("utf-8", "replace") if isinstance(equation, bytes) else "").replace(" ", "")
     sizes: dict[object, int] = {}
@@ -221,13 +221,13 @@ def _einsum(call: Call) -> int:
 
 
 def _recurrent(call: Call) -> int:
-    """RNN, GRU, LSTM: each step multiplies the input and the state by the matrices of all gates and directions."""
+    """Counts RNN, GRU, LSTM: a step multiplies input and state by the matrices of all gates and directions."""
     steps = math.prod(call.input(0)[:2])
     return 2 * steps * (math.prod(call.input(1)) + math.prod(call.input(2)))
 
 
 def _attention(call: Call) -> int:
-    """softmax(Q K^T) V: two products and five steps per score. 4-D: batch, heads, length, size; 3-D: heads merged."""
+    """Counts softmax(Q K^T) V: two products, five steps a score. 4-D: batch, heads, length, size; 3-D: heads merged."""
     query, key, value = call.input(0), call.input(1), call.input(2)
     if len(query) not in (3, 4) or len(key) != len(query) or len(value) != len(query):
         return call.written

@@ -1,6 +1,6 @@
-"""Model of a graph for the beam: tables of the graph, states of the beam, and the keys that rank candidates.
+"""Model of a graph for the beam search: tables of the graph, states of the beam, and keys that rank candidates.
 
-- `model` makes the tables. They have fixed sizes, with the same shapes for all graphs of a bucket.
+- `model` builds the tables. They have fixed sizes, with the same shapes for all graphs of a bucket.
 - `initial`, `ready`, `expand`: states and the steps between them.
 - `keys_of_word`, `keys_of`: the ranks of candidates.
 
@@ -53,35 +53,35 @@ WORD = 32
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """A graph for the beam."""
+    """A graph in the form that the beam search reads; bytes are in units of `Model.unit`."""
 
     num_ops: jax.Array  # [] int32, real ops
-    live_shift: jax.Array  # [] uint32, live >> live_shift has at most LIVE_BITS bits
+    live_shift: jax.Array  # [] uint32, live bytes >> live_shift have at most LIVE_BITS bits
     allocated: jax.Array  # [n] int32, outputs and workspace
     kept: jax.Array  # [n] int32, outputs that have readers or are kept
     hashes: jax.Array  # [2, n] uint32, random
-    successors: jax.Array  # [w, n] uint32, the set of each op
+    successors: jax.Array  # [w, n] uint32, the set of successors of each op
     reads: jax.Array  # [x, n] uint32, the set of buffers that each op reads and that can be freed
     waits: jax.Array  # [w, p] uint32, planes: predecessors of each op; 1 for padding, which never becomes ready
     users: jax.Array  # [x, q] uint32, planes: ops that read each buffer
     op_words: jax.Array  # [n, w + 1] int32, by step: number of active words of `waits`, see `_active`, and the words
     buffer_words: jax.Array  # [n, x + 1] int32, the same for `users`
     freed_buffer: jax.Array  # [r, n] int32, the buffers of `reads`, one after the other
-    freed_bytes: jax.Array  # [r, n] int32
+    freed_bytes: jax.Array  # [r, n] int32, their bytes
     freed_count: jax.Array  # [n] int32, number of such buffers
     taken_buffer: jax.Array  # [s, n] int32, buffers that the op's outputs may take over
-    taken_bytes: jax.Array  # [s, n] int32, of the output
-    taken_count: jax.Array  # [n] int32
+    taken_bytes: jax.Array  # [s, n] int32, bytes of the output
+    taken_count: jax.Array  # [n] int32, number of such buffers
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The tables, and their relation to the graph.
+    """Tables of a graph, and how they relate to the graph.
 
     Attributes:
-      tables: arrays.
-      ops: `[real n]` int64, the graph's op of each number.
-      unit: bytes.
+      tables: arrays of the graph with renumbered ops.
+      ops: `[real n]` int64, the graph's op for each new number.
+      unit: bytes per unit of memory.
     """
 
     tables: Tables
@@ -89,18 +89,18 @@ class Model:
     unit: int
 
 
-LIVE_BITS = 20  # of live memory in the key of a tie
-_PLANES = (5, 8, 12, 16, 20, 24, 28, 32)  # numbers of planes: few, for few programs
+LIVE_BITS = 20  # bits of live memory in the secondary key
+_PLANES = (5, 8, 12, 16, 20, 24, 28, 32)  # possible numbers of planes: few, so that few programs are compiled
 _MAX_UNITS = 2**31 - 2  # 2^31 - 1 is the key of entries without a candidate
 LAST = 2**31 - 1  # primary key where there is no candidate
-LAST_TIE = 2**32 - 1
-_TIE_BITS = WORD - LIVE_BITS  # of the secondary key that stay random with the rule "live"
+LAST_TIE = 2**32 - 1  # largest secondary key
+_TIE_BITS = WORD - LIVE_BITS  # bits of the secondary key that stay random with the rule "live"
 
 Slots = list[tuple[int, int]]  # (buffer, bytes)
 
 
 def model(flow: Flow, seed: int) -> Model:
-    """The beam's model of a graph on one device; `seed` draws the hashes."""
+    """Builds the beam search's model of a graph on one device; `seed` is for the hashes."""
     n = flow.num_ops
     earliest, latest = _step_range(flow)
     ops = np.argsort(earliest + latest, kind="stable")
@@ -140,8 +140,8 @@ def model(flow: Flow, seed: int) -> Model:
 
 
 def _step_range(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
-    """Range of steps at which an op can run: the number of its ancestors, and that of all ops but its descendants: two
-    `[n]` int64.
+    """Returns the range of steps at which each op can run: the number of its ancestors, and that of all ops but its
+    descendants: two `[n]` int64.
     """
     above, below = reached(flow.topological, flow.predecessors), reached(flow.topological[::-1], flow.successors)
     earliest = np.array([ops.bit_count() for ops in above], np.int64)
@@ -153,14 +153,14 @@ def _workspace(flow: Flow) -> list[int]:
 
 
 def _unit(flow: Flow) -> int:
-    """Bytes of a unit, such that all bytes together are at most `_MAX_UNITS`."""
+    """Returns the bytes of a unit, such that all bytes together are at most `_MAX_UNITS`."""
     common = math.gcd(*flow.size, *_workspace(flow)) or 1
     total = sum(flow.size) + max(_workspace(flow))
     return common if total // common <= _MAX_UNITS else -(-total // _MAX_UNITS)
 
 
 def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
-    """By op, units: the bytes above live memory while it runs, and the bytes that it leaves behind."""
+    """Returns, for each op, the units above live memory while it runs, and the units that it leaves behind."""
     outputs = [sum(flow.size[buffer] // unit for buffer in writes) for writes in flow.writes]
     kept = [
         sum(flow.size[buffer] // unit for buffer in writes if flow.users[buffer] or flow.pinned[buffer])
@@ -170,7 +170,7 @@ def _bytes(flow: Flow, unit: int) -> tuple[list[int], list[int]]:
 
 
 def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list[Slots]]:
-    """By op: the buffers that it may free, with their units, and those that an output may take over, with its units."""
+    """Returns, by op, (buffer, units) of the buffers that it may free, and of those that its outputs may take over."""
     column = {buffer: i for i, buffer in enumerate(buffers)}
     reads = [[(column[b], flow.size[b] // unit) for b in reads if b in column] for reads in flow.reads]
     taken: list[dict[int, int]] = [{} for _ in flow.reads]
@@ -181,8 +181,8 @@ def _slots(flow: Flow, buffers: list[int], unit: int) -> tuple[list[Slots], list
 
 
 def _active(begins: np.ndarray, ends: np.ndarray, words: int, steps: int) -> np.ndarray:
-    """By step, the number of words that have a counter with begin <= step < end, and these words: `[steps, words + 1]`
-    int32.
+    """Returns, for each step, the number of words that have a counter with begin <= step < end, and these words:
+    `[steps, words + 1]` int32.
     """
     change = np.zeros((steps + 1, words), np.int64)
     word = np.arange(len(begins)) // WORD
@@ -193,14 +193,14 @@ def _active(begins: np.ndarray, ends: np.ndarray, words: int, steps: int) -> np.
 
 
 def _words(count: int) -> int:
-    """Words for `count` bits, at least 1, rounded up to one of four sizes an octave."""
+    """Returns the number of words for `count` bits, at least 1, rounded up to one of four sizes per octave."""
     least = max(1, -(-count // WORD))
     step = max(1, (1 << least.bit_length() - 1) // 4)
     return -(-least // step) * step
 
 
 def _sets(rows: list[list[int]], size: int, words: int) -> np.ndarray:
-    """Sets as columns: `[words, size]` uint32."""
+    """Encodes sets as columns of bits: `[words, size]` uint32."""
     out = np.zeros((words, size), np.uint32)
     for column, row in enumerate(rows):
         for index in row:
@@ -209,7 +209,7 @@ def _sets(rows: list[list[int]], size: int, words: int) -> np.ndarray:
 
 
 def _planes(counts: list[int], words: int, padding: int) -> np.ndarray:
-    """Counters as planes: `[words, planes]` uint32."""
+    """Encodes counters as planes: `[words, planes]` uint32."""
     longest = max(counts, default=0).bit_length()
     number = next(number for number in _PLANES if number >= longest)
     padded = np.full(words * WORD, padding, np.int64)
@@ -219,7 +219,7 @@ def _planes(counts: list[int], words: int, padding: int) -> np.ndarray:
 
 
 def _columns(rows: list[list[tuple[int, int]]], size: int, always: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lists of pairs as columns: their first and second parts `[s, size]` int32, and lengths `[size]` int32.
+    """Encodes lists of pairs as columns: first and second parts `[s, size]` int32, and lengths `[size]` int32.
 
     s is a power of two of at least 32 that fits the longest list (sums over slots stop at the longest); or 0, if all
     are empty and not `always`.
@@ -238,10 +238,10 @@ class States(NamedTuple):
 
     waits: jax.Array  # [w, p, k] uint32, planes: predecessors that have not run; 1 in plane 0 for an op that has run
     users: jax.Array  # [x, q, k] uint32, planes: users of each buffer that have not run
-    live: jax.Array  # [k] int32, units after the last op
-    peak: jax.Array  # [k] int32, units, the least of all orders of the set that were kept
-    hashes: jax.Array  # [2, k] uint32, of the set
-    size: jax.Array  # [] int32
+    live: jax.Array  # [k] int32, units that are live after the last op
+    peak: jax.Array  # [k] int32, units, the least peak of all orders of the set that were kept
+    hashes: jax.Array  # [2, k] uint32, hashes of the set
+    size: jax.Array  # [] int32, number of real states
 
 
 class Choice(NamedTuple):
@@ -249,12 +249,12 @@ class Choice(NamedTuple):
 
     parent: jax.Array  # [k] int32
     op: jax.Array  # [k] int32
-    peak: jax.Array  # [k] int32
-    size: jax.Array  # [] int32, number of real ones
+    peak: jax.Array  # [k] int32, units
+    size: jax.Array  # [] int32, number of real states
 
 
 def initial(tables: Tables, width: int) -> States:
-    """The beam with only the empty set."""
+    """Returns the beam that has only the empty set."""
 
     def spread(planes: jax.Array) -> jax.Array:
         return jnp.broadcast_to(planes[..., None], (*planes.shape, width))
@@ -265,20 +265,20 @@ def initial(tables: Tables, width: int) -> States:
 
 
 def ready(states: States) -> jax.Array:
-    """The ops that can run next: sets `[w, k]` uint32."""
+    """Returns the ops that can run next in each state: sets `[w, k]` uint32."""
     real = jnp.arange(len(states.live)) < states.size
     return jnp.where(real[None], ~_nonzero(states.waits), jnp.uint32(0))
 
 
 def last_uses(states: States) -> jax.Array:
-    """The buffers with exactly one user left, which frees them: sets `[x, k]` uint32."""
+    """Returns the buffers with exactly one user left, which will free them: sets `[x, k]` uint32."""
     return states.users[:, 0] & ~_nonzero(states.users[:, 1:])
 
 
 def sum_of_last_uses(
     last_uses: jax.Array, state: jax.Array, op: jax.Array, buffer: jax.Array, size: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The bytes of each candidate's listed buffers with one user left: `[m]` int32.
+    """Sums, for each candidate, the sizes of its op's listed buffers that have one user left: `[m]` int32.
 
     Args:
       last_uses: `[x, k]` uint32.
@@ -295,7 +295,7 @@ def sum_of_last_uses(
 
 
 def rows_of_last_uses(last_uses: jax.Array, buffer: jax.Array, size: jax.Array, slots: jax.Array) -> jax.Array:
-    """As `sum_of_last_uses`, for m ops in all of k states: `[m, k]` int32, of lists `[r, m]`."""
+    """Sums as `sum_of_last_uses`, for m ops in all of k states: `[m, k]` int32, from lists `[r, m]`."""
 
     def add(slot: jax.Array, total: jax.Array) -> jax.Array:
         index = buffer[slot]
@@ -305,7 +305,7 @@ def rows_of_last_uses(last_uses: jax.Array, buffer: jax.Array, size: jax.Array, 
 
 
 def expand(tables: Tables, states: States, last_uses: jax.Array, choice: Choice, step: jax.Array) -> States:
-    """The chosen states, in the order of the choice; `step` ops have run in their parents.
+    """Returns the chosen states, in the order of the choice; `step` ops have run in their parents.
 
     Entries beyond the size of the choice must repeat real ones. `_less_one` leaves rows that are the same in all states
     where they are, so they must be the same here too.
@@ -326,9 +326,9 @@ def expand(tables: Tables, states: States, last_uses: jax.Array, choice: Choice,
 
 
 def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Array, words: jax.Array) -> jax.Array:
-    """The counters of the parents, one less for the members of their ops' sets.
+    """Takes the counters of the parents and subtracts one for each member of their op's set.
 
-    Row by row, in place, and only the rows of some words: all others are the same in all states.
+    Works row by row, in place, and only on the rows of some words: all others are the same in all states.
 
     Args:
       planes: `[w, p, k]` uint32.
@@ -348,7 +348,7 @@ def _less_one(planes: jax.Array, parent: jax.Array, sets: jax.Array, op: jax.Arr
 
 
 def _nonzero(planes: jax.Array) -> jax.Array:
-    """Bits of the counters `[w, p, k]` that are not 0: `[w, k]`."""
+    """Returns the bits of the counters `[w, p, k]` that are not 0: `[w, k]`."""
     result = planes[:, 0]
     for plane in range(1, planes.shape[1]):
         result = result | planes[:, plane]
@@ -360,7 +360,7 @@ def _bit(words: jax.Array, index: jax.Array) -> jax.Array:
 
 
 class Rule(NamedTuple):
-    """Ranking of the candidates; static."""
+    """Names of the primary and the secondary key that rank candidates; static."""
 
     rank: str  # "peak" or "live"
     tie: str  # "random" or "live"
@@ -385,17 +385,17 @@ class Step(NamedTuple):
     states: States
     ready: jax.Array  # [w, k] uint32
     last_uses: jax.Array  # [x, k] uint32
-    cap: jax.Array  # [] int32, candidates of a larger peak are dropped
-    salt: jax.Array  # [] uint32, of the ties of this step
+    cap: jax.Array  # [] int32, units: candidates of a larger peak are dropped
+    salt: jax.Array  # [] uint32, for random ties in this step
 
 
 def at_most(keys: Keys, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Mask of the keys at or before (first, second)."""
+    """Returns a mask of the keys at or before (first, second)."""
     return (keys.first < first) | ((keys.first == first) & (keys.second <= second))
 
 
 def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
-    """Keys of the 32 ops of a word in all states: `[32, k]`."""
+    """Computes the keys of the 32 ops of a word in all states: `[32, k]`."""
     tables, states = step.tables, step.states
 
     def part(table: jax.Array) -> jax.Array:
@@ -411,7 +411,7 @@ def keys_of_word(step: Step, word: jax.Array, rule: Rule) -> Keys:
 
 
 def keys_of(step: Step, state: jax.Array, op: jax.Array, real: jax.Array, rule: Rule) -> Keys:
-    """Keys of listed candidates: `[m]` of `[m]` int32 indices; `real` is True for candidates."""
+    """Computes the keys of listed candidates: `[m]` from `[m]` int32 indices; `real` is True for candidates."""
     tables, states = step.tables, step.states
 
     def sums(buffer: jax.Array, size: jax.Array, count: jax.Array) -> jax.Array:
@@ -448,6 +448,6 @@ def _keys(
 
 
 def _mixed(value: jax.Array, salt: jax.Array) -> jax.Array:
-    """A hash of a hash; salts of different steps give independent ones."""
+    """Hashes a hash again; salts of different steps give independent values."""
     value = (value ^ salt) * jnp.uint32(0x9E3779B1)
     return (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)

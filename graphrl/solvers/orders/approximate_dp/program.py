@@ -39,26 +39,26 @@ from graphrl.solvers.orders.approximate_dp.model import (
     ready,
 )
 
-_SLOTS = 4  # of the hash table, for each candidate at least
-_SAMPLE = 2**13  # candidates to find a threshold from: it may be wrong by some percent
-_ROUND = 2
-_AIM = 0.8  # part of that size to aim at: the threshold is an estimate
+_SLOTS = 4  # minimum number of slots of the hash table per candidate
+_SAMPLE = 2**13  # number of candidates to find a threshold from: it may be wrong by some percent
+_ROUND = 2  # maximum number of candidates in a round, in multiples of k
+_AIM = 0.8  # part of that number to aim at: the threshold is an estimate
 
 
 class Beam(NamedTuple):
-    """State of a running search."""
+    """State of a running search of width k."""
 
     states: States
     parents: jax.Array  # [n, k] int32, the state of step t that each state of step t + 1 comes from
     ops: jax.Array  # [n, k] int32, and the op that ran
-    step: jax.Array  # [] int32
+    step: jax.Array  # [] int32, number of steps so far
     least_cut: jax.Array  # [] int32, units: every order that was cut off has at least this peak; LAST if none was
-    candidates: jax.Array  # [] float32, candidates in all steps
+    candidates: jax.Array  # [] float32, number of candidates in all steps
 
 
 @functools.partial(jax.jit, static_argnames=("width",))
 def begin(tables: Tables, width: int) -> Beam:
-    """The beam before its first step."""
+    """Returns the beam before its first step."""
     n = tables.allocated.shape[0]
     history = jnp.zeros((n, width), jnp.int32)
     states = initial(tables, width)
@@ -71,7 +71,7 @@ def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: 
 
     Args:
       cap: [] int32, units: states of a larger peak are dropped.
-      seed: [] uint32, of the ties.
+      seed: [] uint32, for random ties.
     """
 
     def more(state: tuple[Beam, jax.Array]) -> jax.Array:
@@ -87,9 +87,10 @@ def advance(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, steps: 
 
 @jax.jit
 def best_order(beam: Beam) -> tuple[jax.Array, jax.Array]:
-    """The ops of the best state in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak, units.
+    """Returns the best state's ops in the order they ran, `[n]` int32 (`beam.step` of them real), and its peak in
+    units.
 
-    The best has the least peak and, of equal ones, the least live memory.
+    The best state has the least peak and, of equal ones, the least live memory.
     """
     states = beam.states
     real = jnp.arange(len(states.peak)) < states.size
@@ -121,7 +122,7 @@ def _step(beam: Beam, tables: Tables, cap: jax.Array, seed: jax.Array, rule: Rul
 
 
 def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array]:
-    """The k best candidates of different sets, and a bound of the peaks of all others (LAST if there are no others)."""
+    """Returns the k best candidates of different sets, and a bound of the peaks of all others (LAST without others)."""
     width = len(step.states.live)
     sampled, in_sample = sample(step, rule)
     nothing = jnp.zeros(width, jnp.int32)
@@ -148,7 +149,7 @@ def _choose(step: Step, total: jax.Array, rule: Rule) -> tuple[Choice, jax.Array
 
 
 def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
-    """Keys of the candidates of some states, spread evenly: `[l]`; and their number, whatever the cap.
+    """Computes the keys of the candidates of some states, spread evenly: `[l]`; and their number, whatever the cap.
 
     The sample has all candidates if they fit in it.
     """
@@ -166,7 +167,7 @@ def sample(step: Step, rule: Rule) -> tuple[Keys, jax.Array]:
 
 
 class _Candidates(NamedTuple):
-    """The best candidates so far of a step, k or more."""
+    """The best candidates of a step so far, k or more."""
 
     keys: Keys  # [m]
     hashes: jax.Array  # [2, m] uint32
@@ -176,7 +177,7 @@ class _Candidates(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """A place in the sorted sequence of all candidates: after all keys of at most (first, second)."""
+    """A position in the sorted sequence of all candidates: after all keys of at most (first, second)."""
 
     first: jax.Array  # [] int32
     second: jax.Array  # [] uint32
@@ -184,19 +185,19 @@ class Threshold(NamedTuple):
 
 class _Rounds(NamedTuple):
     best: _Candidates  # k
-    threshold: Threshold  # candidates before it were taken
-    taken: jax.Array  # [] float32, their approximate number
+    threshold: Threshold  # candidates before it have been taken
+    taken: jax.Array  # [] float32, approximate number of these
     stride: jax.Array  # [] float32, number of candidates to take next
     least_cut: jax.Array
 
 
 def start() -> Threshold:
-    """The place before all candidates: no key is negative."""
+    """Returns the threshold before all candidates: no key is negative."""
     return Threshold(jnp.int32(-1), jnp.uint32(LAST_TIE))
 
 
 def threshold_after(keys: Keys, target: jax.Array) -> Threshold:
-    """The earliest threshold with at least `target` of the keys before it; `end()` if there are fewer keys."""
+    """Returns the earliest threshold with at least `target` of the keys before it; `end()` if there are fewer keys."""
     real = keys.first < LAST
     low = jnp.min(keys.first)
     high = jnp.where(jnp.sum(real, dtype=jnp.int32) >= target, jnp.max(jnp.where(real, keys.first, -1)), low)
@@ -213,7 +214,7 @@ def threshold_after(keys: Keys, target: jax.Array) -> Threshold:
 
 
 def _round(step: Step, rounds: _Rounds, until: Threshold, target: jax.Array, rule: Rule) -> _Rounds:
-    """One round, which takes the candidates up to `until`; if they are too many, it only reduces the stride."""
+    """Runs one round: takes the candidates up to `until`; if they are too many, it only reduces the stride."""
     width = len(step.states.live)
     room = _ROUND * width
     sets = between(step, rounds.threshold, until, rule)
@@ -236,12 +237,12 @@ def _round(step: Step, rounds: _Rounds, until: Threshold, target: jax.Array, rul
 
 
 def _peak_after(threshold: Threshold, rule: Rule) -> jax.Array:
-    """A bound of the peaks of the candidates after a threshold; 0 unless the rank is "peak", where keys are peaks."""
+    """Returns a bound of the peaks of the candidates after a threshold; 0 unless the rank, and so the key, is peak."""
     return threshold.first if rule.rank == "peak" else jnp.int32(0)
 
 
 def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first `size` members of sets `[w, k]`, state by state.
+    """Returns the first `size` members of sets `[w, k]`, state by state.
 
     Returns:
       state, op: `[size]` int32.
@@ -266,7 +267,7 @@ def members(sets: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array
 
 
 def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array) -> jax.Array:
-    """The least value from low to high for which `holds`, monotone, is true; high if it is true for no smaller one."""
+    """Returns the least value from low to high for which the monotone `holds` is true; high if none is below it."""
 
     def narrow(bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
@@ -278,12 +279,12 @@ def _bisect(holds: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.A
 
 
 def end() -> Threshold:
-    """The place after all candidates."""
+    """Returns the threshold after all candidates."""
     return Threshold(jnp.int32(LAST - 1), jnp.uint32(LAST_TIE))
 
 
 def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.Array:
-    """The candidates after one threshold and not after another: sets `[w, k]` uint32."""
+    """Returns the candidates after one threshold and not after another: sets `[w, k]` uint32."""
     shifts = jnp.arange(WORD, dtype=jnp.uint32)[:, None]
 
     def of_word(word: jax.Array, sets: jax.Array) -> jax.Array:
@@ -299,7 +300,7 @@ def between(step: Step, after: Threshold, until: Threshold, rule: Rule) -> jax.A
 
 
 def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates, jax.Array]:
-    """The best `width` of different sets, and a bound of the peaks of the other sets (LAST if there are no others)."""
+    """Returns the best `width` of different sets, and a bound of the peaks of the other sets (LAST without others)."""
     different = least_of_equals(candidates.hashes, candidates.keys.peak, candidates.real)
     keys = candidates.keys._replace(first=jnp.where(different, candidates.keys.first, LAST))
     threshold = threshold_after(keys, jnp.int32(width))
@@ -314,12 +315,12 @@ def _best(candidates: _Candidates, width: int, rule: Rule) -> tuple[_Candidates,
 
 
 def _halves(count: int) -> list[int]:
-    """Powers of two below `count`, the largest first: the steps of a binary search."""
+    """Returns the powers of two below `count`, the largest first: the steps of a binary search."""
     return [1 << i for i in reversed(range((count - 1).bit_length()))]
 
 
 def _place_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
-    """The place of the bit of a word that has `rank` others below it."""
+    """Returns the index of the set bit of a word that has `rank` other set bits below it."""
     place = jnp.zeros_like(rank)
     for width in (16, 8, 4, 2, 1):
         low = lax.population_count(word & jnp.uint32((1 << width) - 1)).astype(jnp.int32)
@@ -331,7 +332,7 @@ def _place_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.Array:
-    """Mask of the real candidates with the least peak of their set, one for each set (the first): `[m]` bool.
+    """Returns a mask of the real candidates with the least peak of their set, one for each set (the first): `[m]` bool.
 
     Args:
       hashes: `[2, m]` uint32, of the sets.
@@ -347,14 +348,14 @@ def least_of_equals(hashes: jax.Array, peak: jax.Array, real: jax.Array) -> jax.
 
 
 def first_true(mask: jax.Array, size: int) -> jax.Array:
-    """Indices of the first `size` true elements: `[size]` int32, 0 where there are fewer."""
+    """Returns the indices of the first `size` true elements: `[size]` int32, 0 where there are fewer."""
     place = jnp.cumsum(mask.astype(jnp.int32)) - 1
     index = jnp.arange(len(mask), dtype=jnp.int32)
     return put(jnp.zeros(size + 1, jnp.int32), jnp.where(mask, jnp.minimum(place, size), size), index)[:size]
 
 
 def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
-    """Index of the candidate that represents all candidates of the same set, `[m]` int32.
+    """Returns the index of the candidate that represents all candidates of the same set, `[m]` int32.
 
     A round puts all candidates without a representative into a hash table, where the first of each slot stays. It
     represents the others of its set. Candidates of other sets try again with another hash.
@@ -376,5 +377,5 @@ def _first_of_equals(hashes: jax.Array, real: jax.Array) -> jax.Array:
 
 
 def _least(group: jax.Array, value: jax.Array, groups: int, real: jax.Array) -> jax.Array:
-    """The least value of the real members of each group: `[groups]` int32, undefined for empty groups."""
+    """Returns the least value of the real members of each group: `[groups]` int32, undefined for empty groups."""
     return -put_max(jnp.full(groups, -(2**31 - 1), jnp.int32), group, jnp.where(real, -value, -(2**31 - 1)))

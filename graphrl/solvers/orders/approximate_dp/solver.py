@@ -35,15 +35,15 @@ from graphrl.solvers.orders.approximate_dp.program import Beam, advance, begin, 
 from graphrl.solvers.rules.memory_orders import greedy, memory_orders
 from graphrl.solvers.solver import solver
 
-_MEMORY_SHARE = 0.75  # of the machine's memory that a beam may take
+_MEMORY_SHARE = 0.75  # largest share of the machine's memory for a beam
 
 
 class Outcome(NamedTuple):
     """Result of a beam."""
 
-    proven: bool  # no order is better than the best so far or, with a cap, no order is within the cap
+    proven: bool  # True if no order is better than the best so far or, with a cap, no order is within the cap
     compiled: float  # seconds of its first chunk, which compiles
-    seconds: float  # of the others
+    seconds: float  # seconds of the other chunks
 
 
 class BeamSearch:
@@ -51,9 +51,9 @@ class BeamSearch:
 
     Attributes:
       task: the search and its graph.
-      best: the best order so far, ops; empty before the first one.
-      best_peak: its exact peak, bytes, without resident weights.
-      bound: no order has a smaller peak, bytes; None if nothing was proven.
+      best: the best order of ops so far; empty before the first one.
+      best_peak: its exact peak in bytes, without resident weights.
+      bound: lower bound of the peak of all orders, in bytes; None if nothing was proven.
     """
 
     def __init__(self, task: Task, rule: Rule) -> None:
@@ -113,22 +113,20 @@ class BeamSearch:
         return Outcome(proven, compiled, time.perf_counter() - start - compiled)
 
     def _best_state(self, beam: Beam) -> tuple[int, int, list[int], int]:
-        """Ops that have run, states, the ops of the best state, and its peak in units."""
+        """Returns the number of ops that have run and of states, the ops of the best state, and its peak in units."""
         order, peak = best_order(beam)
         done = int(beam.step)
         ops = self._model.ops[np.asarray(order)[:done]] if int(beam.states.size) else self._model.ops[:0]
         return done, int(beam.states.size), ops.tolist(), int(peak)
 
     def _value(self) -> float:
-        """The objective of the best order so far; before the first one, of the best state after the greedy rule
-        completed it.
-        """
+        """Returns the objective of the best order so far, else of the best state completed by the greedy rule."""
         partial = self._partial if not self.best else None
         peak = self.best_peak if partial is None else self.flow.peak(greedy(self.flow, partial))
         return self.task.order_value(peak)
 
     def plan(self) -> Plan:
-        """The best order so far; the greedy rule completes the best state of a running beam."""
+        """Returns the plan of the best order so far; the greedy rule completes the best state of a running beam."""
         orders = [self.best] if self.best else []
         if self._partial is not None:
             orders.append(greedy(self.flow, self._partial))
@@ -157,7 +155,7 @@ class BeamSearch:
 
 
 def _memory_bytes() -> float:
-    """Bytes of memory of the device that jax computes on."""
+    """Returns the bytes of memory of the device that jax computes on."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -167,8 +165,8 @@ def _memory_bytes() -> float:
 
 
 MAX_WIDTH = 2**22  # counts of candidates are float32 in places
-_SMALL = 128  # ops, up to which narrow beams are tried first: they are often enough
-_FIRST_SMALL, _FIRST = 256, 1024  # width of the first beam: of small graphs, and under a limit of seconds
+_SMALL = 128  # number of ops up to which narrow beams are tried first: they are often enough
+_FIRST_SMALL, _FIRST = 256, 1024  # width of the first beam: for small graphs, and under a limit of seconds
 _WIDER = 16  # factor between the widths of a small graph's beams
 _SHRINK = 4  # divisor of the cap's steps after one that found no order
 _FIRST_GAP, _LAST_GAP = 64, 2048  # the cap is below the best order by the peak divided by this, first and last
@@ -180,14 +178,14 @@ _FIRST_GAP, _LAST_GAP = 64, 2048  # the cap is below the best order by the peak 
     one_device=True,
 )
 def solve(task: Task, *, width: int = 10_000, tie: str = "random", rank: str = "peak") -> Plan:
-    """Dynamic programming with a beam, see the module.
+    """Dynamic programming with a beam (see the module).
 
     An evaluation is a beam's state taken through all steps: a beam of k states spends k. A beam is at most as wide as
     the evaluations that are left. Graphs of up to 128 ops start with 256 states, and a wider beam follows only if some
     were cut off. Under a limit of seconds a beam of 1,024 comes first; the next width is estimated from its time.
 
     Args:
-      width: states kept at each step.
+      width: number of states kept at each step.
       tie: "random", or "live": less live memory first.
       rank: "peak": by the peak so far, or "live": by live memory, under a cap on the peak.
 
@@ -236,7 +234,7 @@ def _lower_caps(search: BeamSearch, widest: int) -> None:
 
 
 def _affordable(search: BeamSearch, width: int) -> int:
-    """The width, or the number of evaluations left if that is less."""
+    """Returns the width, or the number of evaluations left if that is less."""
     limit = search.task.budget.evaluations
     return width if limit is None else min(width, limit - search.evaluations)
 
@@ -249,7 +247,7 @@ def _first_width(search: BeamSearch, widest: int) -> int:
 
 
 def _next_width(search: BeamSearch, outcome: Outcome, width: int, widest: int) -> int:
-    """The next width; 0 if no wider beam is allowed or affordable."""
+    """Returns the next width; 0 if no wider beam is allowed or affordable."""
     wider = min(widest, _WIDER * width) if search.flow.num_ops <= _SMALL else widest
     left = search.task.end - time.perf_counter() - outcome.compiled
     affordable = left / max(outcome.seconds, 1e-3) * width

@@ -1,9 +1,9 @@
-"""Simulated annealing on the kept values and on the places where a program is cut.
+"""Simulated annealing of a choice: which values are kept, and where a program is cut into segments.
 
-A move changes alike values or places together, or repeats in one stretch of a level the choice for another one; the
-other moves change single values or places (`moves`, `move`). `walk` runs the steps on a function, whose loops stay as
-they are, in compiled code; `Search` moves the bodies of loops one step at a time. `anneal` starts from the best of some
-choices. For small functions, several starts first race against each other.
+A move changes a group of alike values or places together, a single value or place, or copies the choice for one range
+of a level to an alike one, such as from layer to layer (`moves`, `move`). `walk` runs moves of the function's level in
+compiled code, `Search` moves loop bodies one at a time. `anneal` starts from the best of some choices. For small
+functions, several starts first race against each other.
 """
 
 import math
@@ -22,33 +22,33 @@ from graphrl.xla.checkpoint.solvers.level import Level, alike_places, alike_valu
 from graphrl.xla.checkpoint.solvers.price import Work, price
 from graphrl.xla.checkpoint.solvers.starts import MOST
 
-CUTTING = 0.2  # part of the moves that cut a level
-SWITCHING = 0.05  # part of the others that leave segments to jax, or take them from it
-REPEATING = 0.15  # part of the moves that copy the choice for a stretch to others like it
-TOGETHER = 0.6  # part of the moves that change all alike values or places
-KINDS = 3  # COMPUTED, KEPT and MOVED
+CUTTING = 0.2  # share of the moves that cut a level
+SWITCHING = 0.05  # share of the others that switch segments between recomputation and jax's default
+REPEATING = 0.15  # share of the moves that copy the choice for a range to others like it
+TOGETHER = 0.6  # share of the moves that change all alike values or places
+KINDS = 3  # RECOMPUTED, KEPT and MOVED
 PER_SEGMENT = 3e-4  # energy of a segment: each is traced separately, and compilers do not optimise across it
 HOT, COLD = 1e-3, 1e-5  # temperatures: energies are shares of the plain peak or of the step's seconds
-STRETCHING = 0.05  # part of all moves, if there are loops, that change the length of their stretches
+STRETCHING = 0.05  # share of all moves, if there are loops, that change the length of their stretches
 ROUND = 64  # moves between two looks at the clock
-RACERS, RACING = 8, 0.5  # most starts that race, and the part of the time that they have together
-RACED = 850  # most values of gradients that race: larger ones spend all of the time on one start
+RACERS, RACING = 8, 0.5  # most starts that race, and the share of the time that they have together
+RACED = 850  # most values of a gradient for a race: larger ones spend all of the time on one start
 
 
 def anneal(
     pricing: Pricing, goal: Goal, starts: Sequence[State], *, seed: int, evaluations: int, seconds: float
 ) -> Solution:
-    """The best choice that annealing visits, from the best of some starts, which may exceed the limit slightly.
+    """Anneals from the best of some starts, which may exceed the limit slightly, and returns the best choice visited.
 
-    Small gradients race: annealing runs from the best starts of different segments, each for a part of the time, and
-    then from the best choice of all these.
+    For small gradients, annealing first runs from the best starts with different segments, each for a share of the
+    time, and then from the best choice of all these.
 
     Args:
       pricing: pricing of the gradient.
       goal: the goal to meet.
-      starts: at least one state.
+      starts: states; must not be empty.
       seed: seed of the random numbers.
-      evaluations, seconds: limits of priced choices and of time, after either of which it ends.
+      evaluations, seconds: most choices to price (the starts included), and time limit; it ends at either.
     """
     search = Search(pricing, goal, starts, seed)
     begin, count = time.monotonic(), len(starts)
@@ -66,7 +66,7 @@ def anneal(
 
 
 def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float]]:
-    """Starts, None for the best so far, and the parts of the time at which each begins and ends."""
+    """Yields starts (None for the best so far), each with the shares of the time at which it begins and ends."""
     if sum(map(len, starts[0].keep)) > RACED:
         yield starts[0], 0.0, 1.0
         return
@@ -76,7 +76,7 @@ def _races(starts: Sequence[State]) -> Iterator[tuple[State | None, float, float
 
 
 def prepare(pricing: Pricing) -> None:
-    """Compiles annealing, or loads it: that does not count as time of a search."""
+    """Compiles annealing, or loads it from a cache; call it first so that this does not count as search time."""
     search = Search(pricing, Goal(slowdown=0.0), [State.plain(pricing.gradient)], 0)
     search.start(search.best)
     with announced(walk, "the search for memory budgets"):
@@ -84,11 +84,11 @@ def prepare(pricing: Pricing) -> None:
 
 
 class Search:
-    """State of annealing: the function's level changes in compiled code, loops' bodies one move at a time.
+    """A run of simulated annealing. The function's level is annealed in compiled code, loop bodies one move at a time.
 
     Attributes:
-      starts: the best ones of different segments, the best first.
-      state, best: the current state, from `start` on, and the best so far.
+      starts: the best start for each set of segments, the best first.
+      state, best: the current state (set by `start`), and the best so far.
     """
 
     state: State
@@ -115,15 +115,15 @@ class Search:
         self._energy = self.energy(state)
 
     def energy(self, state: State) -> float:
-        """Energy of a state, which annealing minimizes."""
+        """Returns the energy of a state, which annealing minimizes."""
         return self._measured(state, self._goal.energy)
 
     def rank(self, state: State) -> float:
-        """Rank of a state, which selects the best one."""
+        """Returns the rank of a state, which selects the best one."""
         return self._measured(state, self._goal.rank)
 
     def _measured(self, state: State, measure: Callable[[Pricing, Price], float]) -> float:
-        """A goal's measure of a state, plus a little for each segment."""
+        """Returns a goal's measure of a state, plus `PER_SEGMENT` for each segment."""
         choice = state.choice()
         segments = sum(len(cut.recomputed) for cut in choice)
         return measure(self._pricing, self._pricing(choice)) + PER_SEGMENT * segments
@@ -164,7 +164,7 @@ class Search:
         self._energy, self._least = walker.energies.tolist()
 
     def _try(self, undo: Callable[[], None], heat: float) -> None:
-        """Accepts the last change, or undoes it."""
+        """Accepts the last change by the Metropolis rule at temperature `heat`, or undoes it."""
         now = self.energy(self.state)
         if now > self._energy and self._random.random() >= math.exp((self._energy - now) / heat):
             undo()
@@ -174,7 +174,7 @@ class Search:
             self.best, self._least = self.state.copy(), rank
 
     def _move(self, level: int) -> Callable[[], None]:
-        """Changes a level; the returned function undoes that."""
+        """Applies a random move to a level; returns a function that undoes it."""
         keep, starts = self.state.keep[level], self.state.starts[level]
         before = keep.copy(), starts.copy()
         move(self._moves[level], keep, starts, self._words, self._goal.moves)
@@ -187,7 +187,7 @@ class Search:
         return undo
 
     def _stretch(self) -> Callable[[], None]:
-        """Changes the length of a loop's stretches, to the next one or to any; the returned function undoes that."""
+        """Changes the stretch length of a random loop, to an adjacent or to any; returns a function that undoes it."""
         level, loop = self._loops[self._random.integers(len(self._loops))]
         before, kinds = self.state.stretches[level], loop.stretches
         now = kinds.index(before)
@@ -202,24 +202,24 @@ class Search:
 
 
 class Moves(NamedTuple):
-    """Moves of a level of p places: groups of alike values, groups of alike places, and kinds of alike stretches. Row i
-    of each is from `..._from[i]` to `..._from[i + 1]`.
+    """Move sets for a level of p places: groups of alike values, of alike places, and of alike ranges (such as layers),
+    in compressed rows: group i is from `..._from[i]` to `..._from[i + 1]`.
     """
 
     values_from: np.ndarray  # int64
     values: np.ndarray  # int64
-    places_from: np.ndarray  # int64, the narrowest places first
+    places_from: np.ndarray  # int64, places with the fewest bytes across first
     places: np.ndarray  # int64
     begins_from: np.ndarray  # int64
-    begins: np.ndarray  # int64, the first place of each stretch
-    length: np.ndarray  # int64, of the stretches of each kind, in places
-    fixed: np.ndarray  # [p] bool, where a segment starts in any case
-    separate: np.ndarray  # [p] bool, of the level
-    first: np.ndarray  # [p + 1] int64, of the level
+    begins: np.ndarray  # int64, the first place of each range
+    length: np.ndarray  # int64, for each group of ranges, their number of places
+    fixed: np.ndarray  # [p] bool, whether a segment starts there in any case
+    separate: np.ndarray  # [p] bool, see `Level`
+    first: np.ndarray  # [p + 1] int64, see `Level`
 
 
 def moves(level: Level) -> Moves:
-    """The moves of a level."""
+    """Returns the move sets of a level."""
     kinds = repeated(level)
     return Moves(
         *_rows(alike_values(level)),
@@ -239,10 +239,10 @@ def _rows(groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 @entry
 def move(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """Changes a level at random.
+    """Applies one random move to the choice for a level, in place.
 
     Args:
-      moves: moves of the level.
+      moves: move sets of the level.
       keep, starts: arrays of a `State`, written.
       rng: state of the random numbers, as in `compiled.structures`.
       moving: whether values may be moved to the host.
@@ -259,7 +259,7 @@ def move(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray, mo
 
 @inlined
 def _flip(moves: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None:
-    """Sets values to another kind: computed again, kept or, if `moving`, moved."""
+    """Changes the fate of a group of values, or of one of them: recomputed, kept or, if `moving`, moved to the host."""
     begin, end = _chosen(moves.values_from, below(rng, len(moves.values_from) - 1))
     if uniform(rng) > TOGETHER:
         begin = begin + below(rng, end - begin)
@@ -272,7 +272,7 @@ def _flip(moves: Moves, keep: np.ndarray, rng: np.ndarray, moving: bool) -> None
 
 @inlined
 def _cut(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Starts or ends segments at alike places: narrow ones more often."""
+    """Starts or merges segments at a group of alike places; those with few bytes across are chosen more often."""
     count = len(moves.places_from) - 1
     begin, end = _chosen(moves.places_from, min(integer(count * uniform(rng) ** 2), count - 1))
     begins = starts[moves.places[begin]] == INSIDE
@@ -289,7 +289,7 @@ def _cut(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
 
 @inlined
 def _repeat(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Copies the choice for one of several alike stretches to another one, or to some that follow it, too."""
+    """Copies the choice for one of several alike ranges to another one, and possibly to some after that."""
     kind = below(rng, len(moves.length))
     begin, end = _chosen(moves.begins_from, kind)
     source = below(rng, end - begin)
@@ -309,7 +309,7 @@ def _repeat(moves: Moves, keep: np.ndarray, starts: np.ndarray, rng: np.ndarray)
 
 @inlined
 def _switch(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
-    """Switches all of a level, or one of its segments, between recomputation and jax's default."""
+    """Switches all segments of a level, or one of them, between recomputation and jax's default."""
     count, is_any = integer(0), False
     for place in range(len(starts)):
         if starts[place] != INSIDE and not moves.separate[place]:
@@ -328,14 +328,14 @@ def _switch(moves: Moves, starts: np.ndarray, rng: np.ndarray) -> None:
 
 @inlined
 def _chosen(rows: np.ndarray, row: int) -> tuple[int, int]:
-    """Start and end of a row."""
+    """Returns the start and end of a compressed row."""
     return rows[row], rows[row + 1]
 
 
 class Walker(NamedTuple):
-    """State of annealing on a level of n values and p places."""
+    """State of annealing on a level of n values and p places; arrays are int64 unless noted."""
 
-    keep: np.ndarray  # [n] int64, as all below
+    keep: np.ndarray  # [n]
     starts: np.ndarray  # [p]
     best_keep: np.ndarray  # [n]
     best_starts: np.ndarray  # [p]
@@ -343,7 +343,7 @@ class Walker(NamedTuple):
     last_starts: np.ndarray  # [p]
     segment: np.ndarray  # [p]
     recomputed: np.ndarray  # [p] bool
-    energies: np.ndarray  # [2] float64: now, and the rank of the best
+    energies: np.ndarray  # [2] float64: energy of the current choice, rank of the best
     rng: np.ndarray  # [1] uint64
 
 
@@ -360,15 +360,15 @@ def walk(
     moving: bool,
     count: int,
 ) -> None:
-    """Tries `count` moves.
+    """Runs `count` steps of simulated annealing on one level, in compiled code.
 
     Args:
       level: the level, with the bytes of its loops.
-      moves: moves of the level.
+      moves: move sets of the level.
       work: arrays for `price`.
-      walker: state, written.
+      walker: state of annealing, updated.
       aim: the goal to meet.
-      seconds, loop_energy: seconds that the loops' choices add, and energy of the loops' segments.
+      seconds, loop_energy: seconds that the choices for loops add, and energy of the segments in loops.
       heat: temperature of annealing.
       moving: whether values may be moved to the host.
       count: number of moves.
@@ -397,7 +397,7 @@ def walk(
 
 @inlined
 def _walk_cut(walker: Walker) -> int:
-    """Writes the segments that follow from `walker.starts`; returns their number."""
+    """Computes `walker.segment` and `walker.recomputed` from `walker.starts`; returns the number of segments."""
     count = integer(0)
     for place in range(len(walker.starts)):
         if walker.starts[place] != INSIDE:

@@ -1,5 +1,5 @@
-"""All solvers by name, and `auto`, the best in measurements. It takes minimum cuts, knapsacks and constraint programs,
-or greedy choices from all starts if the gradient is too large for constraint programs. Then it anneals from the best.
+"""All solvers by name, and `auto`, the best in measurements. It computes minimum cuts, knapsacks and constraint
+programs (greedy choices if the gradient is too large for constraint programs), and then anneals from the best of them.
 """
 
 import time
@@ -19,19 +19,19 @@ from graphrl.xla.checkpoint.solvers.integer_programs import (
 )
 from graphrl.xla.checkpoint.solvers.starts import greedy, moved_states, starts, with_stretches
 
-EVALUATIONS = 300_000  # of annealing, at most
-BASES = 3  # choices whose kept values are moved
-FIRST = 0.5  # part of the time before annealing, at most
+EVALUATIONS = 300_000  # most choices that annealing prices
+BASES = 3  # number of choices whose kept values are moved
+FIRST = 0.5  # largest share of the time before annealing
 
 
 class Solver(Protocol):
-    """A search for the best choice."""
+    """Searches for the choice of lowest `Goal.rank`, for at most about `seconds`."""
 
     def __call__(self, pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution: ...
 
 
 def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
-    """The best of all methods in the time; later calls with the same pricing also start from all earlier results."""
+    """Returns the best choice of all methods within `seconds`. Later calls with the same pricing reuse the results."""
     begin, bound = time.monotonic(), None
     if not pricing.starts:
         states = [*min_cut_states(pricing.gradient), *knapsack_states(pricing.gradient)]
@@ -51,13 +51,13 @@ def auto(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution
 
 
 def anneal_alone(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
-    """Annealing from the best start."""
+    """Anneals from the best start."""
     states = list(with_stretches(pricing, starts(pricing.gradient)))
     return anneal(pricing, goal, states, seed=seed, evaluations=EVALUATIONS, seconds=seconds)
 
 
 def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solver:
-    """A solver that returns the best of some choices, which receive the end of their time by `time.monotonic()`."""
+    """Creates a solver that returns the best of `states(pricing, goal, until)`; `until` is a `time.monotonic()`."""
 
     def solve(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
         del seed
@@ -67,7 +67,7 @@ def _best_of(states: Callable[[Pricing, Goal, float], Iterable[State]]) -> Solve
 
 
 def _greedy_states(pricing: Pricing, goal: Goal, until: float) -> Iterator[State]:
-    """All starts, and greedy choices from them while there is time."""
+    """Yields all starts, and greedy choices from them while there is time."""
     for state in starts(pricing.gradient):
         yield state
         if time.monotonic() < until:
@@ -81,13 +81,13 @@ SOLVERS: Mapping[str, Solver] = {
     "greedy": _best_of(_greedy_states),
     "knapsack": _best_of(lambda pricing, goal, until: knapsack_states(pricing.gradient)),
     "min-cut": _best_of(lambda pricing, goal, until: min_cut_states(pricing.gradient)),
-    # all layers alike, like the plans of a rule for each layer
+    # treats all layers alike, like plans by hand with one rule for each layer
     "regular": _best_of(lambda pricing, goal, until: with_stretches(pricing, starts(pricing.gradient))),
 }
 
 
 def find_solver(name: str) -> Solver:
-    """The solver of a name.
+    """Returns the solver with this name.
 
     Raises:
       ProblemError: there is no such solver; the message lists all.

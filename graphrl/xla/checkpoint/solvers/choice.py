@@ -1,13 +1,13 @@
-"""Choices and their prices: the fate of every value of a gradient, with loops within loops.
+"""Choices and their prices: which values of a gradient are kept, recomputed or moved to the host, and at what cost.
 
-A `Choice` is one `Cut` per level: which values are kept, computed again or moved, and where the level is cut into
-segments. `Pricing` prices choices of one gradient, from the innermost loops outwards. `State` is a choice that a search
-changes in place.
+A `Choice` has one `Cut` per level (the function, and each loop body): the fate of each value, and the segments into
+which the level's equations are split. `Pricing` computes the memory and time of choices, from the innermost loops
+outwards. `State` is a choice that a search changes in place.
 
 Loops may run in stretches: of n steps, k at a time are computed again by one more forward pass before they run
-backward. A loop of n steps keeps its carried values at every step. In stretches of k it keeps those of each k-th step
-only, and while a stretch runs backward also the values that its k steps keep: about 2 sqrt(n) instead of n (Chen et al.
-2016, section 4.3).
+backward. Without stretches a loop keeps its carried values at every step. In stretches of k it keeps those of each
+k-th step only, and while a stretch runs backward also the values that its k steps keep: about 2 sqrt(n) instead of n
+(Chen et al. 2016, section 4.3).
 """
 
 import dataclasses
@@ -22,19 +22,18 @@ from graphrl.xla.checkpoint.solvers.level import RECOMPUTED, Gradient, Level, Lo
 from graphrl.xla.checkpoint.solvers.price import Work, price, work
 
 NEAR = 1.5  # factor by which a divisor may differ from the wanted number of steps
-INSIDE, PLAIN, RECOMPUTE = 0, 1, 2  # a place: in the segment of the one before, or the first of one
+INSIDE, PLAIN, RECOMPUTE = 0, 1, 2  # an equation continues a segment, starts a plain one, or starts a recomputed one
 
 
 class Cut(NamedTuple):
-    """Decisions about a level of n values, whose p places are cut into s segments.
+    """Decisions about a level of n values, whose p equations are split into s segments of consecutive equations.
 
     Attributes:
-      keep: `[n]` int64: COMPUTED, KEPT or MOVED; without effect where the value is computed again in any case.
-      segment: `[p]` int64: the segment of each place, from 0 to s - 1; nondecreasing.
-      recomputed: `[s]` bool: whether each segment is computed again; in the others jax keeps the values that it always
-        keeps.
-      stretch: for a loop, steps that run forward once more together before they run backward; 1 without stretches. If
-        they are unrolled, see `Loop`, no segment is computed again.
+      keep: `[n]` int64: RECOMPUTED, KEPT or MOVED; no effect on values that are recomputed in any case.
+      segment: `[p]` int64: the segment of each equation, from 0 to s - 1; nondecreasing.
+      recomputed: `[s]` bool: whether each segment is computed again; in the others jax keeps its default values.
+      stretch: for a loop, number of steps that run forward once more together before they run backward; 1 without
+        stretches. If they are unrolled (see `Loop`), no segment is computed again.
     """
 
     keep: np.ndarray
@@ -48,14 +47,14 @@ Choice = tuple[Cut, ...]  # one per level
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """Cost of a choice.
+    """Memory and time of a choice.
 
     Attributes:
-      kept: bytes kept in memory for the backward pass.
-      moved: bytes kept for it in the memory of the host.
+      kept: bytes kept in device memory for the backward pass.
+      moved: bytes kept for it in host memory.
       peak: most bytes in use at one time, without arguments, results and gradients.
-      seconds: seconds of recomputation; of writing values that are only kept, and gradients that segments wait for; and
-        of waiting for values that are moved.
+      seconds: seconds that the choice adds: recomputation, writing kept values and gradients that would not be written
+        otherwise, and waiting for copies to and from the host.
     """
 
     kept: float
@@ -65,11 +64,11 @@ class Price:
 
 
 class LoopCost(NamedTuple):
-    """Bytes that a loop, or a step of it, adds to the level around it.
+    """Bytes that a loop, or one step of it, adds to the level around it.
 
     Attributes:
       kept: bytes kept for the backward pass.
-      forward, backward: bytes at the peaks of the two passes.
+      forward, backward: peak bytes of the two passes.
     """
 
     kept: float
@@ -78,14 +77,14 @@ class LoopCost(NamedTuple):
 
 
 class Pricing:
-    """Prices choices for one gradient. Not thread-safe.
+    """Computes the memory and time of choices for one gradient. Not thread-safe.
 
     Attributes:
       gradient: the gradient whose choices are priced.
       plain: the price of jax's default.
-      step_seconds: seconds of both passes by jax's default; those of the gradient's outermost level, until a caller
-        sets a better value.
-      starts: states that `auto` anneals from: those that its first call started from, and those that each call found.
+      step_seconds: seconds of both passes by jax's default, estimated from the function's level until a caller sets a
+        better value.
+      starts: states from which `auto` starts annealing: those of its first call, and the result of each call.
     """
 
     def __init__(self, gradient: Gradient) -> None:
@@ -98,7 +97,7 @@ class Pricing:
             )
             for level in gradient.levels  # the costs of loops in them are written into these
         ]
-        # of unrolled bodies of loops, which share those arrays
+        # levels of unrolled loop bodies, which share those arrays
         self._unrolled = [level._replace(trips=0, keep_seconds=level.write_seconds) for level in self._levels]
         with announced(price, "memory budgets"):
             self.plain = self(default_choice(gradient))
@@ -106,7 +105,7 @@ class Pricing:
         self.step_seconds = outer.forward_seconds + outer.backward_seconds + self.plain.seconds
 
     def __call__(self, choice: Choice) -> Price:
-        """The price of a choice."""
+        """Returns the price of a choice, which is then the choice that was "priced last" for the methods below."""
         count = len(self._levels)
         moved, seconds = np.zeros(count), np.zeros(count)
         for number in range(count - 1, -1, -1):
@@ -131,19 +130,19 @@ class Pricing:
 
     @property
     def pass_seconds(self) -> float:
-        """Seconds of both passes, without those that choices add."""
+        """Seconds of both passes, without the seconds that any choice adds, jax's default included."""
         return self.step_seconds - self.plain.seconds
 
     def outer(self, choice: Choice) -> tuple[Level, Work, float]:
-        """The function's level with the bytes of its loops by a choice, the working arrays of `price` there, and the
-        seconds of its loops' choices: the inputs of a search that changes this level alone.
+        """Prices a choice and returns the inputs of a search that changes the function's level alone: that level with
+        the bytes of its loops, its working arrays for `price`, and the seconds that the choices for its loops add.
         """
         seconds = self(choice).seconds
         work = self._work[0]
         return self._levels[0], work, seconds - float(work.prices[4] + work.prices[6])
 
     def loop_costs(self, choice: Choice, number: int) -> dict[int, LoopCost]:
-        """Cost of the loop whose body the level `number` is, for each of its numbers of steps of a stretch."""
+        """Returns the cost of the loop whose body is level `number`, for each of its allowed stretch lengths."""
         loop, trips = self.gradient.loop(number), self.gradient.levels[number].trips
         assert loop is not None
         costs: dict[int, LoopCost] = {}
@@ -157,26 +156,26 @@ class Pricing:
         return costs
 
     def _step(self, number: int, is_unrolled: bool) -> LoopCost:
-        """Cost of one step of a loop by the choice that was priced last; unrolled steps count shared values once."""
+        """Returns the cost of one loop step by the choice priced last; unrolled steps count shared values once."""
         kept, _, forward, backward, *_, twice = self._work[number].prices.tolist()
         return LoopCost(kept - twice * is_unrolled, forward, backward)
 
     def stored(self, level: int) -> np.ndarray:
-        """`[n]`: fate of each value of a level by the choice that was priced last: COMPUTED, KEPT or MOVED."""
+        """Returns `[n]`: RECOMPUTED, KEPT or MOVED for each value of a level, by the choice priced last."""
         return self._work[level].stored.copy()
 
     def sent(self, level: int) -> np.ndarray:
-        """`[n]`: for each value that a level moves, the value that waits for its copy, by the choice priced last."""
+        """Returns `[n]`: for each value that the choice priced last moves, the later value that waits for its copy."""
         return self._work[level].sent.copy()
 
     def recomputed_values(self, level: int) -> np.ndarray:
-        """`[n]` bool: whether the choice that was priced last computes each value of a level again."""
+        """Returns `[n]` bool: whether the choice priced last computes each value of a level again."""
         work = self._work[level]
         recomputed = (work.mark >= 0) & (work.last_run[self.gradient.levels[level].op] >= 0)
         return (recomputed | work.rerun) & (work.stored == RECOMPUTED)
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of the function over its forward and its backward pass, by the choice that was priced last."""
+        """Returns the bytes in use at each step of both passes of the function, by the choice priced last."""
         work, level = self._work[0], self._levels[0]
         steps = int(work.prices[5])
         forward = np.cumsum(work.forward)[: len(level.bytes)] + level.workspace * level.needed
@@ -185,7 +184,7 @@ class Pricing:
 
 
 def default_choice(gradient: Gradient) -> Choice:
-    """The choice that leaves everything to jax."""
+    """Returns the choice that leaves everything to jax."""
     return tuple(
         Cut(np.zeros(len(level.bytes), np.int64), np.zeros(len(level.first) - 1, np.int64), np.zeros(1, bool))
         for level in gradient.levels
@@ -198,13 +197,13 @@ def is_default(choice: Choice) -> bool:
 
 
 class State:
-    """A choice as arrays that moves write.
+    """A choice that a search changes in place.
 
     Attributes:
-      keep: for each level, `[n]` int64.
-      starts: for each level, `[p]` int64: INSIDE where no segment starts, else AGAIN or PLAIN, by whether the segment
-        is computed again; never INSIDE at 0.
-      stretches: for each level, the steps of a stretch.
+      keep: for each level, `[n]` int64, as in `Cut`.
+      starts: for each level, `[p]` int64: RECOMPUTE or PLAIN at the first equation of a segment that is or is not
+        computed again; else INSIDE. Never INSIDE at 0.
+      stretches: for each level, the stretch length in steps, as in `Cut`.
     """
 
     def __init__(self, keep: list[np.ndarray], starts: list[np.ndarray], stretches: Sequence[int] = ()) -> None:
@@ -213,13 +212,13 @@ class State:
 
     @classmethod
     def plain(cls, gradient: Gradient) -> "State":
-        """The state that leaves everything to jax, cut around places that are `separate`."""
+        """Creates the state that leaves everything to jax; each `separate` place is a segment."""
         keep = [np.zeros(len(level.bytes), np.int64) for level in gradient.levels]
         return cls(keep, [plain_starts(level) for level in gradient.levels])
 
     @classmethod
     def of(cls, choice: Choice) -> "State":
-        """The state of a choice, with its own arrays."""
+        """Creates the state of a choice, with its own arrays."""
         begins = [np.diff(cut.segment, prepend=-1) > 0 for cut in choice]
         kinds = [np.where(cut.recomputed[cut.segment], RECOMPUTE, PLAIN) for cut in choice]
         starts = [np.where(first, kind, INSIDE) for first, kind in zip(begins, kinds, strict=True)]
@@ -230,11 +229,11 @@ class State:
         self._cuts[level] = self._cut(level)
 
     def choice(self) -> Choice:
-        """The current choice; it shares the arrays of the state and changes with them."""
+        """Returns the current choice; it shares the arrays of the state and changes with them."""
         return tuple(self._cuts)
 
     def copy(self) -> "State":
-        """A copy with its own arrays."""
+        """Returns a copy with its own arrays."""
         return State([array.copy() for array in self.keep], [array.copy() for array in self.starts], self.stretches)
 
     def _cut(self, level: int) -> Cut:
@@ -244,22 +243,22 @@ class State:
 
 
 def plain_starts(level: Level) -> np.ndarray:
-    """`[p]` int64: the starts of a level that is left to jax, cut around places that are `separate`."""
+    """Returns `[p]` int64: the `State.starts` of a level that is left to jax, cut around `separate` places."""
     return np.where(level.separate | np.concatenate([[True], level.separate[:-1]]), PLAIN, INSIDE)
 
 
 def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
-    """Cost of a loop.
+    """Returns the cost of a loop, given the cost of one of its steps.
 
     A stretch that is not the whole loop needs each step's slices of the arrays that the loop reads and writes, and sums
-    gradients separately. If the last stretch is shorter, all steps' slices are cut and joined. Unrolled steps work on
-    values, those of a loop on copies of them.
+    gradients separately. If the last stretch is shorter, the slices of all steps are cut and concatenated. Unrolled
+    steps read the kept values themselves, steps of a loop read copies of them.
 
     Args:
       loop: the loop to price.
-      trips: the number of its steps.
-      stretch: steps of a stretch; 1 without stretches.
-      step: cost of one of its steps.
+      trips: its number of steps.
+      stretch: number of steps in a stretch; 1 without stretches.
+      step: cost of one step.
     """
     if stretch == 1:
         return step._replace(kept=trips * step.kept)
@@ -278,9 +277,10 @@ def loop_cost(loop: Loop, trips: int, stretch: int, step: LoopCost) -> LoopCost:
 
 
 def stretches_of(trips: int) -> tuple[int, ...]:
-    """Candidate numbers of steps of a stretch: about the square root of all, doubled and halved repeatedly, up to all.
+    """Returns candidate stretch lengths for a loop of `trips` steps: about sqrt(trips), doubled and halved repeatedly.
 
-    They are divisors, unless the nearest divisor is far, since a shorter last stretch costs copies.
+    They include 1 and `trips`. The others are divisors of `trips` unless the nearest divisor is far, since a shorter
+    last stretch costs copies.
     """
     root = trips**0.5
     small = [k for k in range(1, math.isqrt(trips) + 1) if trips % k == 0]

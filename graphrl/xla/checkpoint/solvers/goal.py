@@ -1,8 +1,9 @@
-"""Goals: a user's limit as an energy to minimize, and the search for a limit of time by a finer measure.
+"""Goals: a user's limit as an objective to minimize, and searches within a limit of time that is measured exactly.
 
-A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, whose
-energy searches minimize. `Solution` is the best choice of a search. `search_timed` meets a limit of time by a measure
-that is finer than a search's own price: it moves the search's limit until the choice meets the true one.
+A `Goal` is one limit of three: bytes kept, bytes at the peak, or slowdown. An `Aim` is a goal for one gradient, with
+the numbers of which searches minimize the energy. `Solution` is the best choice of a search. Searches estimate time by
+`Price.seconds`. `search_timed` meets a limit of time by a more exact measure: it adapts the limit of the search until
+the choice is within the user's limit.
 """
 
 import dataclasses
@@ -18,32 +19,32 @@ from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, State,
 OVER = 10.0  # energy of exceeding a limit by 100%: a search may pass through such choices
 START_OVER = 1.0  # likewise for states that are still to be changed: slightly above the limit is near
 BEYOND = 100.0  # penalty in the final rank for exceeding a limit of bytes at all: no gain is worth it
-TIE = 1e-3  # weight that breaks ties: the lower peak, or the faster choice
-SAME = 1e-6  # part of a limit that counts as nothing
+TIE = 1e-3  # weight that breaks ties, in favour of the lower peak or the faster choice
+SAME = 1e-6  # relative excess over a limit that counts as none
 BY_KEPT, BY_PEAK, BY_SLOWDOWN = range(3)
 PEAK = 0.1  # where kept bytes are limited: ten per cent of the peak are worth one per cent of the time
 # Of `search_timed`.
-SHARE, LEAST = 0.3, 0.05  # parts for each search: of the time that is left, and at least of all the time
-FIRST = 0.25  # part of all the time that the first search has, however long measurements take
+SHARE, LEAST = 0.3, 0.05  # time of each search: share of the time that is left, and least share of all the time
+FIRST = 0.25  # least share of all the time for the first search, however long measurements take
 # Parts of the limit: a choice that is too slow by less may become faster at the same peak. With few turns left that
 # must succeed, which it mostly does if the choice is near.
 FAR, NEARBY = 0.25, 0.06
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
-KNOWN = 0.1  # part of a measurement's time: a faster one was cached
+KNOWN = 0.1  # share of a measurement's usual time: a faster one was cached
 ROUNDS = 12
-FEW = 3  # turns: if fewer fit, the first one leaves some of the limit
-MARGIN, MOST_MARGIN = 0.25, 0.006  # part of the limit, and slowdowns: the usual difference of the two measures
+FEW = 3  # turns (a search and a measurement): if fewer fit, the first search gets a lower limit
+MARGIN, MOST_MARGIN = 0.25, 0.006  # share of the limit, and slowdown: the usual difference of the two measures
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """One limit of three. Within it, the other quantity is minimized: the peak, or the time.
+    """One limit, of memory or of time. Within a limit of memory the time is minimized, and vice versa.
 
     Attributes:
-      kept: bytes that may be kept in memory for the backward pass.
-      peak: bytes that may be in memory at one time, without arguments, results and gradients.
-      slowdown: share of the step's seconds that may be added; if negative, the share that must be saved.
-      moves: whether values may be moved to the memory of the host.
+      kept: limit of the bytes kept in device memory for the backward pass.
+      peak: limit of the bytes in memory at one time, without arguments, results and gradients.
+      slowdown: share of the step's time that may be added; if negative, the share that must be saved.
+      moves: whether values may be moved to host memory.
     """
 
     kept: float | None = None
@@ -56,32 +57,32 @@ class Goal:
             raise ProblemError("a goal has one limit: kept, peak or slowdown")
 
     def stricter(self, part: float) -> "Goal":
-        """The same goal with a part of the limit; seconds that must be saved grow in that proportion."""
+        """Returns the goal with its limit scaled by `part`, 0 < part <= 1; a negative slowdown is divided by it."""
         limits = {name: getattr(self, name) for name in ("kept", "peak", "slowdown")}
         less = {name: None if x is None else x * part if x > 0 else x / part for name, x in limits.items()}
         return Goal(moves=self.moves, **less)
 
     def slowdown_of(self, pricing: Pricing, price: Price) -> float:
-        """Share of a step's seconds that a choice adds."""
+        """Returns the share of the step's time that a choice adds."""
         return added(self.aim(pricing), price.seconds)
 
     def excess(self, pricing: Pricing, price: Price) -> float:
-        """Relative excess of a choice over the limit; 0 within it."""
+        """Returns by how much a choice exceeds the limit, as a share of the limit; 0 within it."""
         return above(self.aim(pricing), price.kept, price.peak, price.seconds)
 
     def energy(self, pricing: Pricing, price: Price, *, over: float = OVER) -> float:
-        """Energy of a choice, lower is better; `over` is the energy of exceeding the limit by 100%."""
+        """Returns the objective of a search, lower is better; `over` is the penalty for exceeding the limit by 100%."""
         return energy(self.aim(pricing), price.kept, price.peak, price.seconds, over)
 
     def rank(self, pricing: Pricing, price: Price) -> float:
-        """Rank of a search's final choice, lower is better; a limit of bytes must not be exceeded at all.
+        """Returns the objective for a search's final choice, lower is better: a limit of bytes must not be exceeded.
 
-        A limit of time may be exceeded a little: its measure is rougher than the user's, see `search_timed`.
+        A limit of time may be exceeded slightly: `Price.seconds` are rougher than the final measure (`search_timed`).
         """
         return self.energy(pricing, price) + beyond(self.aim(pricing), price.kept, price.peak, price.seconds)
 
     def aim(self, pricing: Pricing) -> "Aim":
-        """The same goal for one gradient, for compiled code."""
+        """Returns the goal for one gradient as numbers, for compiled code."""
         limits = self.kept, self.peak, self.slowdown
         by, limit = next((by, limit) for by, limit in enumerate(limits) if limit is not None)
         peak, step = max(pricing.plain.peak, 1.0), max(pricing.step_seconds, 1e-30)
@@ -89,18 +90,18 @@ class Goal:
 
 
 class Aim(NamedTuple):
-    """A goal for a gradient."""
+    """A goal for one gradient, as numbers for compiled code."""
 
     by: int  # BY_KEPT, BY_PEAK or BY_SLOWDOWN: the limited quantity
     limit: float
-    peak: float  # of jax's default, bytes
-    passes: float  # seconds without those that choices add
-    step: float  # seconds of jax's default
+    peak: float  # peak bytes of jax's default
+    passes: float  # seconds of both passes, without those that choices add
+    step: float  # seconds of both passes by jax's default
 
 
 @shared
 def added(aim: Aim, seconds: float) -> float:
-    """Share of a step's seconds that `Price.seconds` add."""
+    """Returns the slowdown of a choice, given its `Price.seconds`."""
     return (aim.passes + seconds) / aim.step - 1.0
 
 
@@ -125,7 +126,7 @@ def energy(aim: Aim, kept: float, peak: float, seconds: float, over: float) -> f
 
 @shared
 def beyond(aim: Aim, kept: float, peak: float, seconds: float) -> float:
-    """Penalty that `Goal.rank` adds to the energy."""
+    """Returns the penalty that `Goal.rank` adds to the energy."""
     return BEYOND if aim.by != BY_SLOWDOWN and above(aim, kept, peak, seconds) > SAME else 0.0
 
 
@@ -136,9 +137,9 @@ class Solution(NamedTuple):
       choice: the best choice.
       price: its price.
       rank: its rank by the goal; see `Goal.rank`.
-      evaluations: choices that were priced.
-      bound: lower bound over all choices within the limit, if a solver proved one: of `Price.seconds` where bytes are
-        limited, of `Price.kept` where seconds are.
+      evaluations: number of choices that were priced.
+      bound: proven lower bound over all choices within the limit, of `Price.seconds` if bytes are limited, of
+        `Price.kept` if time is; None without a proof.
     """
 
     choice: Choice
@@ -149,7 +150,7 @@ class Solution(NamedTuple):
 
 
 def best_of(pricing: Pricing, goal: Goal, states: Iterable[State]) -> Solution:
-    """The best of at least one state."""
+    """Prices states and returns the one with the lowest rank. `states` must not be empty."""
     best: Solution | None = None
     count = 0
     for state in states:
@@ -175,28 +176,29 @@ def search_timed(
     start: Solution | None = None,
     once: float = 0.0,
 ) -> Solution:
-    """The choice of the least peak that is measured to be within the limit; jax's default if no choice is.
+    """Searches for the choice of the lowest peak whose measured slowdown is within the limit.
 
     Searches alternate. One minimizes the peak within a limit of time, which leaves much of that time unused. If its
-    choice is a little too slow, or no lower peak is known, the next one minimizes the time for that peak.
+    choice is a little too slow, or no lower peak is known, the next one minimizes the time for that peak. The result is
+    jax's default if no choice is within the limit.
 
     Args:
       solver: one of `auto.SOLVERS`, called with other limits until its choice is just within this one.
       pricing: pricing of the gradient.
       goal: a goal with a limit of slowdown.
-      measured: the slowdown of a choice.
+      measured: function that measures the slowdown of a choice.
       seed: seed of the random numbers.
-      seconds: seconds of all searches and measurements.
+      seconds: time limit of all searches and measurements together, in seconds.
       late: additional seconds, while only jax's default is within the limit.
-      ahead: slowdown that is added to the limit for the first search, by its own measure.
-      start: a choice within the limit: the result is no worse.
-      once: seconds that a measurement is expected to take, until there was one.
+      ahead: slowdown that is added to the limit for the first search.
+      start: a choice within the limit; the result is no worse.
+      once: seconds that the first measurement is expected to take.
     """
     assert goal.slowdown is not None
     clock = _Clock(seconds, late, once)
     best = start or best_of(pricing, goal, [State.plain(pricing.gradient)])
-    least_over = clock.measure(measured, best.choice) - goal.slowdown if start else -goal.slowdown  # of the best
-    fastest = math.inf  # the peak for which the fastest choice was searched
+    least_over = clock.measure(measured, best.choice) - goal.slowdown if start else -goal.slowdown  # of `best`
+    fastest = math.inf  # the peak for which the fastest choice has been searched
     search_limit = _SearchLimit(goal.slowdown + ahead - _first_margin(goal.slowdown, clock.fitting()))
     subgoal = dataclasses.replace(goal, slowdown=search_limit.slowdown)
     for turn in range(ROUNDS):
@@ -226,26 +228,26 @@ def search_timed(
 
 
 def _first_margin(slowdown: float, turns: int) -> float:
-    """Slowdown by which the first search stays below the limit: larger if fewer turns are left to correct it."""
+    """Returns by how much slowdown the first search stays below the limit: more if few turns are left to correct it."""
     lacking = min(max(FEW - turns, 0) / (FEW - 1), 1.0)
     return min(MARGIN * abs(slowdown), MOST_MARGIN) * lacking
 
 
 class _Clock:
-    """The seconds that are left, for turns of a search and a measurement."""
+    """Distributes the time that is left over turns; a turn is a search and a measurement of its choice."""
 
     def __init__(self, seconds: float, late: float, once: float) -> None:
         self._seconds, self._late, self._once = seconds, late, once
         self._begin, self._measured = time.monotonic(), False
 
     def fitting(self, *, late: bool = False) -> int:
-        """Number of turns that fit, with `late` also into the late seconds."""
+        """Returns how many turns still fit; with `late`, the late seconds count too."""
         left = self._left() + self._late * late
         return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
 
     def seconds_of_search(self, *, is_first: bool, may_be_last: bool) -> float:
-        """Seconds for the next search. If few turns are left, another one must fit after it, unless this may be the
-        last or the time is too short for two.
+        """Returns the seconds for the next search. If few turns are left, another one must fit after it, unless this
+        may be the last or the time is too short for two.
         """
         left, least = self._left(), (FIRST if is_first else LEAST) * self._seconds
         if self.fitting() >= FEW:
@@ -255,7 +257,7 @@ class _Clock:
         return max(alone if may_be_last or shared < 2 * LEAST * self._seconds else shared, least)
 
     def measure(self, measured: Callable[[Choice], float], choice: Choice) -> float:
-        """Measures a choice, and how long that takes. Cached measurements do not change the expected time."""
+        """Measures a choice, and updates the time that a measurement is expected to take (not if it was cached)."""
         begin = time.monotonic()
         value = measured(choice)
         elapsed = time.monotonic() - begin
@@ -269,25 +271,25 @@ class _Clock:
 
 
 class _SearchLimit:
-    """The limit of a search by its own measure, chosen such that its choice is just within the true limit.
+    """The limit to give to a search, adapted until the choice that it returns is just within the user's limit.
 
     Attributes:
-      slowdown: the limit by the search's own measure, like all numbers here except `over`.
+      slowdown: the limit as a slowdown by `Price.seconds`, like all numbers here except `over`.
     """
 
     def __init__(self, slowdown: float) -> None:
         self.slowdown = slowdown
-        self._within, self._over = -math.inf, math.inf  # the slowest choice within the true limit, the fastest above it
-        self._failed = 0  # choices above it, before there was one within: each subtracts more from the limit
+        self._within, self._over = -math.inf, math.inf  # the slowest choice within the user's limit, the fastest above
+        self._failed = 0  # number of choices above it before there was one within: each lowers the limit by more
 
     def move(self, slowdown: float, over: float, was_limit: bool, must_hold: bool) -> bool:
-        """Moves to where the next choice is expected just within the limit; False if there is nothing to gain.
+        """Sets the limit such that the next choice should be just within the user's; False if that gains nothing.
 
         Args:
-          slowdown: slowdown of the last choice.
-          over: its slowdown above the true limit, by the finer measure.
-          was_limit: whether the last search had this limit, and not another one.
-          must_hold: whether the next choice should be within the true limit, since few turns are left.
+          slowdown: slowdown of the last choice, by `Price.seconds`.
+          over: its measured slowdown minus the user's limit.
+          was_limit: whether the last search had this limit, and not a limit of the peak.
+          must_hold: whether the next choice should be safely within the user's limit, since few turns are left.
         """
         if over <= 0:
             self._within = max(self._within, slowdown)

@@ -1,19 +1,19 @@
-"""Integer programs of a gradient's kept values: minimum cuts, knapsacks and constraint programs.
+"""Integer programs for the values that a gradient keeps: minimum cuts, knapsacks and constraint programs.
 
 | method | program | not modelled |
 |---|---|---|
-| min-cut | the fewest bytes without which heavy values that can be kept are computed again | time, the limit |
-| knapsack | heavy values by bytes and the seconds of computing them again, by branch and bound | readers |
-| cp-sat | the values to keep and to compute again, of small gradients; and a bound | segments, a step's own bytes |
+| min-cut | the fewest bytes to keep such that no heavy value that can be kept is computed again | time, the limit |
+| knapsack | the values that take longest to compute again, within some bytes, by branch and bound | readers |
+| cp-sat | all values to keep and to compute again, of small gradients; and a bound | segments, a step's own bytes |
 
 - `minimum_cut` follows PyTorch's "min-cut rematerialisation": values are nodes that cost their bytes, values that may
   not be computed again are the source, reads of the backward pass are the sink.
 - The knapsack is that of PyTorch's activation memory budget, which treats values as independent. Exact prices then
-  decide how much room it needs to reach the goal.
+  decide which capacity reaches the goal.
 - The constraint program ignores the bytes that a step of the backward pass needs in addition to kept values. It also
   ignores segments and the gradients that they wait for. So its bound is below all choices.
-- `unit_of` gives units in which bytes and seconds are the integers that OR-Tools and SciPy take: both abort or wrap
-  where sums or products exceed 32 or 64 bits.
+- `unit_of` chooses units in which bytes and seconds become integers for OR-Tools and SciPy, both of which abort or
+  overflow where sums or products exceed 32 or 64 bits.
 
 All solutions are priced in segments of several kinds afterwards.
 """
@@ -34,27 +34,27 @@ from graphrl.xla.checkpoint.solvers.goal import Goal, Solution, best_of
 from graphrl.xla.checkpoint.solvers.level import ARGUMENT, Gradient, Level, alike_values
 from graphrl.xla.checkpoint.solvers.starts import cuts, recompute_state
 
-# Of minimum cuts.
-UNIT = 2**12  # bytes at least: capacities are int32
-CUT_UNITS = 2**29  # units of all values together: with one more for each, still less than a single forbidden cut
-NEVER = 2**30  # units
-# Of knapsacks.
-ROOMS = 12  # sizes
-SECONDS = 0.03  # for each
-# Units of all bytes and of all seconds. OR-Tools multiplies rooms by worths, and aborts above 64 bits: here the product
-# is about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all; bytes below 4 GiB are exact.
+# Minimum cuts.
+UNIT = 2**12  # least unit in bytes: capacities are int32
+CUT_UNITS = 2**29  # capacity of all values together: with one more for each, still less than a single forbidden cut
+NEVER = 2**30  # capacity of edges that must not be cut
+# Knapsacks.
+ROOMS = 12  # number of capacities that are tried
+SECONDS = 0.03  # time limit for each
+# Units of all bytes and of all seconds. OR-Tools multiplies weights by profits, and aborts above 64 bits: here products
+# are about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all; bytes below 4 GiB are exact.
 ROOM_UNITS, WORTH_UNITS = 2**32, 2**30
-KINDS = 7  # of segments that are tried with each
-# Of constraint programs.
+KINDS = 7  # number of cuts into segments that are tried with each
+# Constraint programs.
 MOST_VALUES = 3_000
-PARTS = (1.0, 0.85, 0.7, 0.5)  # of the limit: the program ignores the bytes that a step needs in addition
+PARTS = (1.0, 0.85, 0.7, 0.5)  # shares of the limit: the program ignores the bytes that a step needs in addition
 # Units of all bytes and ticks of all seconds: their sums are far below 2^63. Both are rounded down, so that bounds
 # remain bounds: all seconds by less than 6e-6 of them; bytes below a pebibyte are exact.
 BYTES, TICKS = 2**50, 2**31
 
 
 def min_cut_states(gradient: Gradient) -> Iterator[State]:
-    """The state without a plan, and a minimum cut in segments of several kinds; the time for it is negligible."""
+    """Yields jax's default, and the values of a minimum cut with several cuts into segments. The time is negligible."""
     yield State.plain(gradient)
     kept = [minimum_cut(level) for level in gradient.levels]
     for begins in cuts(gradient.levels[0]):
@@ -62,7 +62,7 @@ def min_cut_states(gradient: Gradient) -> Iterator[State]:
 
 
 def minimum_cut(level: Level) -> np.ndarray:
-    """`[n]` bool: the named values of fewest bytes between heavy ones and the backward pass."""
+    """Returns `[n]` bool: the named values of fewest bytes that separate heavy values from the backward pass."""
     n = len(level.bytes)
     source, sink = 2 * n, 2 * n + 1
     keepable = level.named | (level.place == ARGUMENT)
@@ -87,7 +87,7 @@ def minimum_cut(level: Level) -> np.ndarray:
 
 
 def knapsack_states(gradient: Gradient) -> Iterator[State]:
-    """The state without a plan, and knapsacks of several sizes in segments of several kinds, in negligible time."""
+    """Yields jax's default, and knapsacks of several capacities with several cuts into segments, in negligible time."""
     yield State.plain(gradient)
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
     sizes = np.array([gradient.trips(n) * gradient.levels[n].bytes[group].sum() for n, group in groups])
@@ -108,7 +108,9 @@ def _seconds(gradient: Gradient, number: int, group: np.ndarray) -> float:
 
 
 def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
-    """`[k]` bool: items of the largest total worth within a part of the bytes of all items with positive worth."""
+    """Solves a knapsack problem of k items for the largest total worth; returns `[k]` bool, the chosen items. The
+    capacity is the given part, 0 to 1, of the bytes of all items with positive worth.
+    """
     from ortools.algorithms.python import knapsack_solver
 
     chosen = np.zeros(len(sizes), bool)
@@ -126,7 +128,7 @@ def _knapsack(sizes: np.ndarray, worth: np.ndarray, part: float) -> np.ndarray:
 
 
 def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
-    """The constraint program's choice, in the segments with the best rank.
+    """Solves the constraint program, and returns its choice with the cut into segments that has the best rank.
 
     Raises:
       ProblemError: the gradient is too large.
@@ -136,8 +138,9 @@ def solve_cp_sat(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> 
 
 
 def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> tuple[list[State], float | None]:
-    """The state without a plan, and optima for the goal and for stricter ones, in segments of several kinds; and the
+    """Returns jax's default, and optima for the goal and for stricter ones with several cuts into segments; and the
     bound of `Solution`.
+
     Raises:
       ProblemError: the gradient is too large.
     """
@@ -158,15 +161,12 @@ def cp_sat_states(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) ->
 
 
 class Model:
-    """The program of one gradient.
-
-    Args:
-      gradient: the gradient whose values are decided.
+    """The constraint program of one gradient, which decides for each value whether it is kept.
 
     Attributes:
-      bytes: an expression, units kept in total.
-      ticks: an expression, of computing again and of keeping.
-      unit, tick: bytes and seconds, powers of two.
+      bytes: expression for the bytes kept in total, in multiples of `unit`.
+      ticks: expression for the seconds of recomputing and of keeping values, in multiples of `tick`.
+      unit, tick: units in bytes and in seconds, powers of two.
     """
 
     def __init__(self, gradient: Gradient) -> None:
@@ -207,7 +207,7 @@ class Model:
     def solve(
         self, pricing: Pricing, goal: Goal, seed: int, seconds: float
     ) -> tuple[list[np.ndarray] | None, float | None]:
-        """Kept values, `[n]` bool for each level, None if no solution was found; and the bound of `Solution`.
+        """Solves the program; returns kept values, `[n]` bool for each level (or None), and the bound of `Solution`.
 
         Moved values count as kept here, so there is no bound if values may be moved.
         """
@@ -236,22 +236,22 @@ class Model:
 
 
 def _in_all(gradient: Gradient, name: str) -> np.ndarray:
-    """`[n]` float64: bytes or seconds of the values of all levels, over all runs of loops' bodies."""
+    """Returns `[n]` float64: the field `name` of the values of all levels, multiplied by the number of loop steps."""
     return np.concatenate([gradient.trips(k) * getattr(level, name) for k, level in enumerate(gradient.levels)])
 
 
 def _units(limit: float, unit: float) -> int:
-    """Whole units within a limit, clipped to -1 and 2^53 so that sums fit into 64 bits; no plan is beyond either."""
+    """Converts a limit to whole units, clipped to [-1, 2^53] so that sums fit into 64 bits; no plan is beyond these."""
     return int(max(-1.0, min(limit / unit, 2.0**53)))
 
 
 def unit_of(amounts: np.ndarray, most: int) -> float:
-    """A power of two such that all amounts together are between half of `most` and `most` units; 1 if all are 0.
+    """Returns a power of two as unit, such that the sum of amounts is from `most` / 2 to `most` units; 1 if all are 0.
 
     Division of floats by it is exact.
 
     Args:
       amounts: `[...]` float64, finite and at least 0.
-      most: units, of all amounts together, not reached; rounding up adds at most one unit to each.
+      most: upper limit of the sum in units, not reached; rounding each amount up adds at most one unit for it.
     """
     return math.ldexp(1.0, math.frexp(float(amounts.sum()) / most)[1])

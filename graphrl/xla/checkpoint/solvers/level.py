@@ -1,15 +1,15 @@
 """The decision problem as arrays, and its repeated parts.
 
-- `Level`: a function, or one step of a loop's body. Its values are those of the forward pass, including the factors of
-  derivatives; its kernels are the ops of the backward pass that write to memory. A value that is not `materialized` is
-  not stored in memory unless it is kept: its readers compute it on the fly from materialized ones. `Gradient` has all
-  levels of a function.
+- `Level`: a function without the bodies of its loops, or one step of a loop body. Its values are those of the forward
+  pass, including the factors of derivatives; its kernels are the ops of the backward pass that write to memory. A value
+  that is not `materialized` is stored in memory only if it is kept: otherwise its readers compute it on the fly.
+  `Gradient` has the level of a function and one for each loop body in it. A "place" is the index of an equation.
 - `alike_values`, `alike_places`: networks repeat their layers, and a choice that is good for one layer is good for all.
   So values and places are grouped by colour refinement (Weisfeiler and Leman 1968) on the graph of reads. Two values
   are alike if their neighbourhoods agree to a distance of `ROUNDS` reads.
-- `repeated`: stretches of a level that are alike, such as layers. Moves of alike values change all layers together,
-  moves of one value change a single layer. Neither turns a choice that treats all layers alike into one that treats
-  some of them as another choice does. Copying a choice from one stretch to the next does.
+- `repeated`: ranges of places that are alike, such as layers. Search moves of alike values change all layers together,
+  moves of one value change a single layer. Neither leads from a choice that treats all layers alike to one that treats
+  some of them in another way. Copying the choice for one range to another does.
 """
 
 from collections import defaultdict
@@ -18,57 +18,55 @@ from typing import NamedTuple
 
 import numpy as np
 
-ARGUMENT = -1  # the place of a loop's carried values: its backward pass has them only if they are kept
+ARGUMENT = -1  # the place of the values that a loop carries: its backward pass has them only if they are kept
 RECOMPUTED, KEPT, MOVED = 0, 1, 2  # fate of a value between the passes
-ROUNDS = 4  # of colour refinement
+ROUNDS = 4  # rounds of colour refinement
 READ, READER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x3C6EF372FE94F82B)  # distinguish reads from readers
-KINDS = 32  # of stretches, at most
+KINDS = 32  # most groups of alike ranges
 
 
 class Level(NamedTuple):
-    """A level of n values, b backward kernels and p places (equations of the function); m reads of values by values, r
-    by kernels. Values and kernels are in the order in which they run.
+    """A function or loop body of p equations. Its n values in the forward pass and b kernels in the backward pass are
+    numbered from 0 in execution order. Places are indices of equations.
 
     Attributes:
-      bytes: bytes of each value.
-      place: the equation that each value comes from, or ARGUMENT; nondecreasing, except that arguments come first.
+      bytes: size of each value in bytes.
+      place: place of the equation that computes each value, or ARGUMENT; nondecreasing, arguments first.
       materialized: whether each value is stored in memory where it is computed.
-      free: whether each value follows from arguments without any kernel, so that each reader may compute it again.
-      needed: whether results need each value.
-      named: whether each value can be kept by name.
+      free: whether each value can be computed from arguments without any kernel, so that each reader may compute it.
+      needed: whether the results depend on each value.
+      named: whether each value can be kept by name, as the policies of `jax.checkpoint` do.
       heavy: whether a separate kernel computes each value: a product, a convolution, a loop, a sort.
-      seconds: seconds to compute each value from materialized ones, counted once for the values of one op.
-      keep_seconds: seconds to keep each value, in addition to computing it. They write a value that is not stored
-        otherwise, or is written only because the backward pass reads it. In a loop they also copy between kernels and
-        the loop's own array.
-      write_seconds: `keep_seconds` outside of loops.
-      op: the op that computes each value.
-      following: for each value that a loop carries and its backward pass needs, the value that takes its place in the
-        next step; -1 for all others.
+      seconds: seconds to compute each value from materialized ones, counted once for all values of one op.
+      keep_seconds: seconds to keep each value, in addition to computing it: writing a value that is not stored
+        otherwise, or is written only because the backward pass reads it; in a loop, also copying between kernels and
+        the array in which the loop keeps it.
+      write_seconds: `keep_seconds` if the level were not in a loop.
+      op: number of the op that computes each value.
+      following: for each value that a loop carries and its backward pass needs, the value that replaces it in the next
+        step; -1 for all others.
       workspace: bytes that each value's op needs in addition to its operands and results.
       last_read: the last value of the forward pass whose kernel reads each value.
-      reads_from, reads: values that each value reads, value v's in `reads[reads_from[v] : reads_from[v + 1]]`.
-      kernel_place: the equation that each kernel is the derivative of; nonincreasing.
-      kernel_bytes: at each kernel, bytes that the backward pass has computed and still needs, and its workspace.
-      kernel_seconds: seconds of each kernel.
-      kernel_from, kernel_reads: values that each kernel reads, in rows as `reads_from` and `reads`.
-      kernel_copies: for each read in `kernel_reads`, bytes of the copy that the kernel needs of the value, in another
-        order of dimensions. No copy is needed if the kernel's own segment computes the value again: then it is written
-        in that order.
-      cotangent_place, cotangent_seconds: for each gradient that is written to memory only where it is passed on to a
-        segment that is computed again: the equation that it comes from, and the seconds to write it there.
-      cotangent_from, cotangent_to, cotangent_home: for each of these gradients, the row of its readers, in
-        `cotangent_from`; for each reader, its equation, earlier than the gradient's, and the equation that computed the
-        value whose gradient it is. The gradient is passed on where both are in one segment.
+      reads_from, reads: operands in compressed rows: value v reads `reads[reads_from[v] : reads_from[v + 1]]`.
+      kernel_place: place of the equation that each kernel is the derivative of; nonincreasing.
+      kernel_bytes: bytes in use at each kernel: results of the backward pass that are still needed, and workspace.
+      kernel_seconds: run time of each kernel in seconds.
+      kernel_from, kernel_reads: the values that each kernel reads, in compressed rows.
+      kernel_copies: for each read in `kernel_reads`, size of the transposed copy of the value that the kernel needs, in
+        bytes. No copy is needed if the kernel's own segment computes the value again, in the required layout.
+      cotangent_place, cotangent_seconds: for each gradient that is written to memory only if a recomputed segment needs
+        it: place of the equation whose derivative computes it, and the seconds to write it.
+      cotangent_from, cotangent_to, cotangent_home: the readers of these gradients, in compressed rows; for each reader,
+        the place of its equation, earlier than the gradient's, and the place of the equation that computed the value
+        whose gradient it is. The gradient is written if both are in one recomputed segment before its own.
       first: for each place and the end, the first value from there on.
       free_values: the free values, in order.
-      separate: whether each place is a separate segment, where jax keeps what it keeps without a plan: equations with
-        effects, and loops of a function, whose bodies are levels themselves.
+      separate: whether each place is a separate segment, in which jax keeps its default values: equations with
+        effects, and loops of a function, whose bodies are further levels.
       resident: bytes that are in memory all the time.
-      link: bytes per second to the memory of the host, each way.
-      trips: steps of the loop whose body the level is; 0 for a function.
-      forward_seconds, backward_seconds: seconds of one run of each pass, without recomputation and without the seconds
-        of keeping values.
+      link: bandwidth to host memory in bytes per second, each way.
+      trips: number of steps of the loop whose body the level is; 0 for a function.
+      forward_seconds, backward_seconds: seconds of one run of each pass, without recomputing or keeping any values.
     """
 
     bytes: np.ndarray  # [n] float64
@@ -109,19 +107,19 @@ class Level(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Position of a loop in the level around it, and the cost of running its steps in stretches: see `choice`.
+    """Position of a loop in the level around it, and data for running it in stretches (blocks of steps, see `choice`).
 
     Attributes:
-      place: place of its equation.
-      outputs: values that its forward op computes; the first one's entry has the op's workspace.
-      kept: values that represent what it keeps for its backward loop; the first one's entry has the bytes of all.
-      kernel: kernel of its backward loop.
-      taken_bytes, given_bytes, pulled_bytes: bytes of a step's slices of arrays: those that it reads, those that it
-        writes, and those that its backward step reads and writes in addition to kept values.
+      place: index of its equation in that level.
+      outputs: values that its forward op computes; the op's workspace is stored at the first one.
+      kept: values that represent everything it keeps for its backward loop; all bytes are stored at the first one.
+      kernel: number of the kernel that is its backward loop.
+      taken_bytes, given_bytes, pulled_bytes: bytes of the array slices that one step reads, that it writes, and that
+        its backward step reads and writes in addition to kept values.
       sum_bytes: bytes of the gradients that are summed over the steps.
-      begin_bytes: bytes that a stretch needs from the one before.
-      stretches: the possible numbers of steps of a stretch, ascending from 1.
-      unrolled: the most steps of a stretch that is unrolled instead of run as a loop.
+      begin_bytes: bytes that must be kept to recompute one stretch.
+      stretches: allowed stretch lengths in steps, ascending from 1.
+      unrolled: longest stretch, in steps, that is unrolled instead of run as a loop.
     """
 
     place: int
@@ -142,11 +140,11 @@ class Loop(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """A function's gradient.
+    """The decision problem of a function's gradient: one level for the function and one for each loop body.
 
     Attributes:
-      levels: the function's first, then bodies of loops, each after the level around it.
-      loops: for each level, the loops in it, by the numbers of their bodies' levels.
+      levels: the function's level first, then those of loop bodies, each after the level around it.
+      loops: for each level, the loops in it; keys are indices of their bodies in `levels`.
       argument_bytes, result_bytes: bytes of the function's arguments, and of its results and gradients.
     """
 
@@ -156,28 +154,28 @@ class Gradient(NamedTuple):
     result_bytes: int
 
     def loop(self, number: int) -> Loop | None:
-        """The loop whose body the level `number` is; None for the function."""
+        """Returns the loop whose body is `levels[number]`; None for the function."""
         return next((loops[number] for loops in self.loops if number in loops), None)
 
     def is_unrolled(self, number: int, stretch: int) -> bool:
-        """True if the loop whose body the level `number` is has unrolled steps in stretches of this length."""
+        """True if the loop whose body is `levels[number]` unrolls stretches of this length (in steps)."""
         loop = self.loop(number)
         return loop is not None and loop.is_unrolled(stretch)
 
     def stretchable(self) -> dict[int, Loop]:
-        """Loops that may run in stretches, by the numbers of their bodies' levels."""
+        """Returns the loops that may run in stretches; keys are indices of their bodies in `levels`."""
         loops = {number: self.loop(number) for number in range(len(self.levels))}
         return {number: loop for number, loop in loops.items() if loop is not None and len(loop.stretches) > 1}
 
     def trips(self, number: int) -> int:
-        """Number of times that one run of the function executes a level, at least 1."""
+        """Returns how often one run of the function executes `levels[number]`, at least 1."""
         around = [outer for outer, loops in enumerate(self.loops) if number in loops]
         return max(1, self.levels[number].trips) * (self.trips(around[0]) if around else 1)
 
 
 def alike_values(level: Level) -> list[np.ndarray]:
-    """Groups of named values that are alike, each sorted. Each value that can be kept is in one, except free values and
-    arguments.
+    """Groups the values that can be kept by name, except free values and arguments; values of a group are alike, in
+    ascending order.
     """
     colours = _colours(level)
     groups = defaultdict(list)
@@ -187,7 +185,7 @@ def alike_values(level: Level) -> list[np.ndarray]:
 
 
 def alike_places(level: Level) -> list[np.ndarray]:
-    """Groups of alike places at which a level might be cut, each sorted; ordered by the bytes across, fewest first."""
+    """Groups alike places at which a level might be cut into segments, fewest bytes across (`crossing`) first."""
     colours, across = _colours(level), crossing(level)
     groups = defaultdict(list)
     for place in range(1, len(level.first) - 1):
@@ -199,8 +197,8 @@ def alike_places(level: Level) -> list[np.ndarray]:
 
 
 def crossing(level: Level) -> np.ndarray:
-    """`[p + 1]` float64: at each place, bytes of the earlier values that it or a later place reads, without free
-    values and arguments.
+    """Computes `[p + 1]` float64: for a cut before each place, bytes of the earlier values that it or a later place
+    reads, without free values and arguments.
     """
     places = len(level.first) - 1
     last = level.place.copy()
@@ -214,7 +212,7 @@ def crossing(level: Level) -> np.ndarray:
 
 
 def _colours(level: Level) -> list[int]:
-    """A number for each value, equal for values that are alike."""
+    """Returns a number for each value, equal for values that are alike."""
     readers = np.repeat(np.arange(len(level.bytes)), np.diff(level.reads_from))
     colours = np.zeros(len(level.bytes), np.uint64)
     for trait in (level.bytes, level.materialized, level.free, level.seconds, level.named):
@@ -229,7 +227,7 @@ def _colours(level: Level) -> list[int]:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """`[n]` uint64, each a hash of one of `[n]` uint64, such that sums of hashes hardly ever collide (the finalizer of
+    """Hashes `[n]` uint64 to `[n]` uint64, elementwise, such that sums of hashes hardly ever collide (the finalizer of
     SplitMix64, Steele et al. 2014).
     """
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -238,11 +236,11 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 class Repeated(NamedTuple):
-    """Stretches of a level that are alike, place by place.
+    """Ranges of a level's equations that are alike, equation by equation, such as layers.
 
     Attributes:
-      begins: the first place of each stretch.
-      length: length of each, in places.
+      begins: the first place of each range.
+      length: number of equations in each range.
     """
 
     begins: np.ndarray
@@ -250,7 +248,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(level: Level) -> list[Repeated]:
-    """Stretches between alike places, the narrowest first."""
+    """Finds ranges that are alike, at most `KINDS` groups of them; those with the fewest bytes at their start first."""
     groups = []
     for places in alike_places(level):
         groups += [kind for kind in _between(level, places) if len(kind.begins) > 1]
@@ -260,7 +258,7 @@ def repeated(level: Level) -> list[Repeated]:
 
 
 def _between(level: Level, places: np.ndarray) -> Iterator[Repeated]:
-    """Alike stretches that start at some of the places, all as long as the most frequent distance between them."""
+    """Yields alike ranges that start at some of the places, all as long as the most frequent distance between these."""
     if len(places) < 2:
         return
     lengths, counts = np.unique(np.diff(places), return_counts=True)

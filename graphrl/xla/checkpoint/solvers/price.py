@@ -1,14 +1,14 @@
-"""Price of a choice: bytes kept and at the peak; seconds of recomputation, keeping and passed gradients. Compiled.
+"""Memory and time of the choice for one level, in compiled code: `price` fills `Work.prices`.
 
 The backward pass goes through the segments of a level from the last to the first. For a segment that is computed again
 it first computes, in order, the values that its kernels need and that are not kept; then the kernels run. Compilers
-order freely within a segment, so this is the most that they need, and close to their actual need. In other segments jax
+may order ops freely within a segment, so this is an upper bound on the memory, and close to it. In other segments jax
 keeps the values that kernels read; outside of loops, compilers compute values that are not materialized on the fly.
 
-Moved values travel to the host one after another, and back in the same way; each direction has a separate link (`send`,
-`fetch`). A value leaves once it is computed. Its memory is free once the next heavy value is computed after the copy
-has arrived; in a loop, at the end of the trip. It starts to come back at the start of the first segment that reads it,
-where its memory is allocated; readers wait until it has arrived.
+Moved values are copied to the host one after another, and back in the same way; each direction has a separate link
+(`send`, `fetch`). A copy starts once its value is computed. The value's memory is free at the next heavy value that is
+computed after the copy has arrived; in a loop, at the end of the step. The copy back starts at the start of the first
+segment that reads the value, where its memory is allocated; readers wait until it has arrived.
 
 `Work` has the arrays in which a level's price is computed. They are allocated once, so that pricing allocates nothing.
 """
@@ -24,11 +24,11 @@ NOWHERE = 1 << 40  # no segment
 
 
 class Work(NamedTuple):
-    """Arrays for `price`, for a level of n values and b kernels, and at most m steps of its backward pass."""
+    """Working arrays and results of `price`, for a level of n values and at most m steps of its backward pass."""
 
-    stored: np.ndarray  # [n] int64: COMPUTED, KEPT or MOVED, with the consequences of the choice
+    stored: np.ndarray  # [n] int64: RECOMPUTED, KEPT or MOVED; may differ from the choice where that is impossible
     mark: np.ndarray  # [n] int64, the last segment or kernel that visited a value
-    stack: np.ndarray  # [n + r] int64
+    stack: np.ndarray  # [n + number of reads + 1] int64, values still to visit
     last: np.ndarray  # [n] int64, the last step of the backward pass that reads a value
     fetch_step: np.ndarray  # [n] int64, the step at which a moved value starts to come back
     first: np.ndarray  # [n] int64, the first step that reads a value from then on
@@ -44,12 +44,13 @@ class Work(NamedTuple):
     fetched: np.ndarray  # [m + 2] float64, bytes that come back for a step to read
     fetch_since: np.ndarray  # [m + 2] int64, the step from which they come
     starts: np.ndarray  # [m + 2] float64, seconds from the start of the backward pass until a step
-    # bytes kept and moved, peaks of both passes, seconds, steps; of a stretch's step seconds, and bytes kept twice
+    # bytes kept, bytes moved, peaks of both passes, seconds, backward steps; in stretches: seconds to rerun a step, and
+    # bytes that are kept twice
     prices: np.ndarray  # [8] float64
 
 
 def work(level: Level) -> Work:
-    """Arrays for all choices of a level."""
+    """Allocates the arrays for pricing any choice of a level."""
     n, b = len(level.bytes), len(level.kernel_place)
     steps = n + b + int(level.materialized[level.free_values].sum()) * (len(level.first) - 1)
     stored, mark, last, fetch_step, first, sent, position = (np.zeros(n, np.int64) for _ in range(7))
@@ -63,9 +64,9 @@ def work(level: Level) -> Work:
 
 @part
 def send(level: Level, work: Work, segment: np.ndarray, recomputed: np.ndarray) -> None:
-    """Computes when moved values have left the device; keeps those that cannot leave.
+    """Computes when copies to the host have arrived, and keeps on the device the values that no later op can wait for.
 
-    Adds the seconds for which the last value that can wait for copies does so.
+    Adds to the price the seconds for which the last heavy value waits for the copies that are still under way.
     """
     n, clock, link, passed = len(level.bytes), 0.0, 0.0, 0.0
     heavy, head, tail = -1, 0, 0
@@ -101,7 +102,7 @@ def send(level: Level, work: Work, segment: np.ndarray, recomputed: np.ndarray) 
 
 @part
 def fetch(level: Level, work: Work, steps: int) -> None:
-    """Adds the seconds for which steps of the backward pass wait for values that come back."""
+    """Adds to the price the seconds for which steps of the backward pass wait for copies from the host."""
     work.fetched[: steps + 1] = 0.0
     for v in range(len(level.bytes)):
         if work.stored[v] == MOVED:
@@ -121,15 +122,12 @@ def fetch(level: Level, work: Work, steps: int) -> None:
 def price(
     level: Level, keep: np.ndarray, segment: np.ndarray, recomputed: np.ndarray, stretch: int, work: Work
 ) -> None:
-    """Fills `work.stored` and `work.prices`.
+    """Computes the memory and time of a choice for one level, into `work.stored` and `work.prices`.
 
     Args:
       level: the level to price.
-      keep: `[n]` int64: COMPUTED, KEPT or MOVED.
-      segment: `[p]` int64, from 0: the segment of each place; nondecreasing.
-      recomputed: `[s]` bool: whether each segment is computed again.
-      stretch: steps of a loop that run again before they run backward; 1 without stretches.
-      work: arrays from `work(level)`, written.
+      keep, segment, recomputed, stretch: the choice, as in `Cut`.
+      work: arrays from `work(level)`, overwritten.
     """
     for v in range(len(keep)):
         work.stored[v] = keep[v]
@@ -171,7 +169,10 @@ def price(
 
 @part
 def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
-    """Adds a segment that is computed again; returns the step after its last one."""
+    """Adds the backward steps of a segment `s` that is computed again; returns the next step.
+
+    The segment has the places from `start` and the kernels from `kernel`, up to the stops.
+    """
     for q in range(kernel, kernel_stop):
         for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
             if not _is_later(level, level.kernel_reads[k], stop):
@@ -200,7 +201,9 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
 
 @part
 def _extra(level: Level, work: Work, q: int, s: int) -> float:
-    """Bytes in addition to the values at a kernel of a segment: copies only of values not computed again there."""
+    """Returns the bytes that kernel `q` needs in addition to live values. Values that segment `s` recomputes need no
+    transposed copy.
+    """
     size = level.kernel_bytes[q]
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
         v = level.kernel_reads[k]
@@ -217,10 +220,10 @@ def _is_later(level: Level, v: int, stop: int) -> bool:
 
 @part
 def _read_later(level: Level, work: Work, q: int, s: int, stop: int, begin: int, step: int) -> None:
-    """Reads the values that a kernel needs from later segments: values that those computed again stay until now.
+    """Records that kernel `q` reads values of later segments: recomputed values of these stay in memory until now.
 
-    Light ops of later segments that none of their kernels has run are run now. The values that these ops need from
-    other segments are kept, unless the current segment has them.
+    Values that are not materialized are computed on the fly now. The values that this needs from other segments are
+    kept, unless the current segment has them.
     """
     size = 0
     for k in range(level.kernel_from[q], level.kernel_from[q + 1]):
@@ -252,7 +255,7 @@ def _read_later(level: Level, work: Work, q: int, s: int, stop: int, begin: int,
 
 @part
 def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
-    """Marks the values that must be computed again for a value, and keeps those that cannot be."""
+    """Marks the values that segment `s` must recompute to have `value`, and keeps those that it cannot recompute."""
     work.stack[0] = value
     size = 1
     while size:
@@ -275,7 +278,7 @@ def _need(level: Level, work: Work, s: int, start: int, value: int) -> None:
 
 @part
 def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
-    """Assigns a step to a value that is computed again into memory; returns the next step."""
+    """Adds the step that recomputes a value into memory, if the segment does so; returns the next step."""
     if work.mark[v] != s or work.stored[v] != RECOMPUTED or not level.materialized[v]:
         return step
     work.position[v] = step
@@ -290,7 +293,7 @@ def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
 
 @part
 def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
-    """Frees a recomputed value after its last read; call it for all of the value's readers first."""
+    """Frees a recomputed value after its last read; must be called for all readers of the value first."""
     if work.mark[v] != s or work.stored[v] != RECOMPUTED:
         return
     when = work.last[v]
@@ -304,7 +307,7 @@ def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
 
 @part
 def _read(work: Work, v: int, begin: int, step: int) -> None:
-    """Records that a value is read at a step of a segment that starts at the step `begin`."""
+    """Records that a value is read at `step`, in a segment that starts at step `begin`."""
     if work.last[v] < 0:
         work.fetch_step[v] = begin
         work.first[v] = step
@@ -315,7 +318,7 @@ def _read(work: Work, v: int, begin: int, step: int) -> None:
 
 @part
 def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, step: int) -> int:
-    """Adds a segment whose kernels' operands jax keeps; returns the step after its last one."""
+    """Adds the backward steps of a segment for which jax keeps all operands of kernels; returns the next step."""
     for q in range(kernel, kernel_stop):
         _read_later(level, work, q, integer(NOWHERE), stop, step, step)
         size = 0
@@ -344,7 +347,7 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
 
 @part
 def _forward(level: Level, work: Work) -> None:
-    """Bytes that are kept and moved, and the peak of the forward pass."""
+    """Computes the bytes kept and moved, the seconds to keep values, and the peak of the forward pass."""
     n = len(level.bytes)
     work.forward[:] = 0.0
     for v in range(n):
@@ -367,7 +370,7 @@ def _forward(level: Level, work: Work) -> None:
 
 @part
 def _backward(level: Level, work: Work, steps: int) -> None:
-    """The peak of the backward pass."""
+    """Computes the peak of the backward pass."""
     for v in range(len(level.bytes)):
         if work.stored[v] == RECOMPUTED or work.last[v] < 0:
             continue
@@ -386,8 +389,8 @@ def _backward(level: Level, work: Work, steps: int) -> None:
 
 @part
 def _cotangent_seconds(level: Level, segment: np.ndarray, recomputed: np.ndarray) -> float:
-    """Seconds to write the gradients that recomputed segments wait for. Such segments start behind a barrier, except a
-    single one in a loop's step.
+    """Returns the seconds to write the gradients that recomputed segments wait for. Such segments start behind a
+    barrier, except for the only recomputed one in a loop body.
     """
     seconds, count = 0.0, 0
     for s in range(len(recomputed)):
@@ -405,10 +408,8 @@ def _cotangent_seconds(level: Level, segment: np.ndarray, recomputed: np.ndarray
 
 @part
 def _rerun(level: Level, work: Work) -> None:
-    """Adds one more forward pass of a step: the values that the next step or the backward pass needs, and all values
-    that they are computed from.
-
-    In a loop, values that both need are kept twice: their bytes are counted in `prices[7]`.
+    """Adds the seconds of one more forward pass of a loop step, which computes the values that the next step or the
+    backward pass needs. Values that both keep are stored twice in a loop: `prices[7]` counts their bytes.
     """
     op, counted = integer(-1), 0.0
     for v in range(len(level.bytes)):

@@ -1,7 +1,7 @@
 """Starting choices: regular cuts, greedy recomputation, and moves to the host.
 
-- `starts`: programs cut at alike places (`cuts`), with each segment computed again, in whole or except for values that
-  are written to memory anyway; `with_stretches` adds the same choices with loops in stretches.
+- `starts`: programs cut into segments at alike places (`cuts`), with each segment computed again, in whole or except
+  for values that are written to memory anyway; `with_stretches` adds the same choices with loops in stretches.
 - `greedy`: repeatedly recomputes the group of alike values that saves most bytes per second, by exact prices.
 - `moved_states`: moves kept values to the host, one group of alike values after another, as long as it pays. Values
   that come back take memory from the start of the first segment that reads them, so large segments gain nothing. The
@@ -28,18 +28,18 @@ from graphrl.xla.checkpoint.solvers.level import (
     crossing,
 )
 
-CUTS = 15  # groups of places that are tried
-PARTS = 16, 32, 8, 4  # numbers of parts, each cut at its narrowest place
+CUTS = 15  # number of groups of places that are tried
+PARTS = 16, 32, 8, 4  # numbers of parts of equal bytes; each part is cut at its narrowest place (fewest bytes across)
 WIDER = 1.1  # factor by which the bytes across a place between layers may exceed the median
-MOST = 64  # segments: each is traced separately
-Group = tuple[int, np.ndarray]  # a level, and values of it that are alike
+MOST = 64  # most segments: each is traced separately
+Group = tuple[int, np.ndarray]  # number of a level, and values of it that are alike
 WAITING = 0.3  # weight of a kept byte, with 1 for a byte of the peak: it limits the gain of the next step
-LARGE = 2e-3  # part of the peak: only larger values are moved one by one
-MOVED_CUTS = 12
+LARGE = 2e-3  # share of the peak: only larger values are moved one by one
+MOVED_CUTS = 12  # number of cuts that are tried with moves
 
 
 def starts(gradient: Gradient) -> Iterator[State]:
-    """Choices: nothing computed again; then, for each way to cut, everything, and everything not in memory anyway."""
+    """Yields choices: nothing recomputed; then, for each cut, all values recomputed, and all but materialized ones."""
     yield State.plain(gradient)
     nothing = [np.zeros(len(level.bytes), bool) for level in gradient.levels]
     materialized = [level.named & ~level.free & level.materialized for level in gradient.levels]
@@ -49,13 +49,13 @@ def starts(gradient: Gradient) -> Iterator[State]:
 
 
 def recompute_state(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.ndarray]) -> State:
-    """A state that computes the function and the bodies of its loops again, except for `kept` values.
+    """Creates a state that recomputes the function and the bodies of its loops, except for `kept` values.
 
     Args:
       gradient: the gradient whose choice this is.
-      begins: `[p]`, for each place of the function, INSIDE, PLAIN or RECOMPUTE; places that are `separate` are plain
-        segments in any case.
-      kept: `[n]` bool for each level.
+      begins: `[p]`: segments of the function, as in `State.starts`; places that are `separate` are plain segments in
+        any case.
+      kept: for each level, `[n]` bool: whether each value is kept.
     """
     state = State.plain(gradient)
     for number, level in enumerate(gradient.levels):
@@ -69,7 +69,7 @@ def recompute_state(gradient: Gradient, begins: np.ndarray, kept: Sequence[np.nd
 
 
 def with_stretches(pricing: Pricing, states: Iterable[State]) -> Iterator[State]:
-    """States, each followed by copies whose loops have the stretches of least memory: of all, and of unrolled ones."""
+    """Yields states, each followed by copies with loops in stretches of least memory: of all, and of unrolled ones."""
     loops = pricing.gradient.stretchable()
     for state in states:
         yield state
@@ -85,18 +85,18 @@ def with_stretches(pricing: Pricing, states: Iterable[State]) -> Iterator[State]
 
 
 def one_segment(level: Level) -> np.ndarray:
-    """`[p]`: the starts of a level that is one segment, computed again."""
+    """Returns `[p]`: the `State.starts` of a level that is a single recomputed segment."""
     begins = np.full(len(level.separate), INSIDE)
     begins[:1] = RECOMPUTE
     return begins
 
 
 def cuts(level: Level) -> Iterator[np.ndarray]:
-    """Ways to cut a level, `[p]` each.
+    """Yields ways to cut a level into segments, each `[p]` as in `State.starts`.
 
-    The first has no cuts. The others cut between layers, at alike places and at narrow places. They compute everything
-    again, or everything between the first and the last of these places, or everything before the last one. The latter
-    needs a single place, or a first layer that may start with the program.
+    The first is a single segment. The others cut between layers, at alike places and at narrow places. They recompute
+    all segments, or those between the first and the last cut, or those before the last cut. The latter needs a single
+    cut, or a first layer that may start with the program.
     """
     yield one_segment(level)
     if not len(level.separate):
@@ -124,10 +124,10 @@ def _segments_at(level: Level, places: Sequence[int], plain: Sequence[int]) -> n
 
 
 def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Places where layers may start and the last one end, for each offset of the first.
+    """Yields places at equal distances where layers may start and the last one may end, for each offset of the first.
 
-    Their distance is the most frequent one between alike places. They are the longest run of places with at most
-    `WIDER` times the median bytes across.
+    The distance is the most frequent one between alike places. Of each offset it takes the longest run of places with
+    at most `WIDER` times the median bytes across.
     """
     steps = Counter(int(step) for group in alike for step in np.unique(np.diff(group)))
     if not steps:
@@ -149,7 +149,7 @@ def _begin_the_program(places: np.ndarray) -> bool:
 
 
 def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
-    """The narrowest place of each part, for several numbers of parts of equal bytes."""
+    """Yields, for several numbers of parts of equal bytes, the place with the fewest bytes across in each part."""
     written = np.where(level.materialized & ~level.free & (level.place >= 0), level.bytes, 0.0)
     before = np.bincount(np.maximum(level.place, 0), written, len(across)).cumsum()
     for count in PARTS:
@@ -160,10 +160,10 @@ def _narrow(level: Level, across: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
-    """Recomputes groups of kept values, each time the group that saves the most bytes per second.
+    """Recomputes groups of kept values one by one, each time the group that saves the most bytes per second.
 
-    It stops when no group saves any, or at `until` by `time.monotonic()`, and returns the best choice on the way. It
-    passes choices above the limit, since later ones may be within it.
+    It stops when no group saves any, or at the time `until` (`time.monotonic()`), and returns the best choice on the
+    way. Choices above the limit do not stop it, since later ones may be within the limit.
     """
     gradient = pricing.gradient
     groups = [(level, group) for level in range(len(gradient.levels)) for group in alike_values(gradient.levels[level])]
@@ -185,12 +185,12 @@ def greedy(pricing: Pricing, goal: Goal, state: State, until: float) -> State:
 
 
 def _kept(groups: Sequence[Group], state: State) -> list[Group]:
-    """Groups of which some value is not computed again."""
+    """Returns the groups that have values which are kept or moved."""
     return [(level, group) for level, group in groups if state.keep[level][group].any()]
 
 
 def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> Price:
-    """The price if a group of values is computed again."""
+    """Returns the price of the state if a group of values were computed again."""
     keep = state.keep[level]
     before = keep[group].copy()
     keep[group] = RECOMPUTED
@@ -200,19 +200,19 @@ def _without(pricing: Pricing, state: State, level: int, group: np.ndarray) -> P
 
 
 def _worth(now: Price, then: Price) -> float:
-    """Bytes saved per second; kept bytes have weight `WAITING`."""
+    """Returns the bytes saved per additional second; kept bytes have weight `WAITING`."""
     saved = (now.peak - then.peak) + WAITING * (now.kept - then.kept)
     return saved / max(then.seconds - now.seconds, 1e-9)
 
 
 def moved_states(pricing: Pricing, goal: Goal, states: Sequence[State], until: float) -> Iterator[State]:
-    """Choices with some of their kept values moved, in segments of several kinds, until `until` by `time.monotonic()`.
+    """Yields choices with some of their kept values moved to the host, with additional cuts into segments.
 
     Args:
       pricing: pricing of the gradient.
       goal: a goal that allows moves.
       states: choices to start from.
-      until: at least one choice is tried whatever the time.
+      until: end by `time.monotonic()`; at least one choice is tried whatever the time.
     """
     bases = [_kept_by_name(pricing, each) for each in states]
     kinds = itertools.islice(cuts(pricing.gradient.levels[0]), MOVED_CUTS)
@@ -227,7 +227,7 @@ def moved_states(pricing: Pricing, goal: Goal, states: Sequence[State], until: f
 
 
 def _kept_by_name(pricing: Pricing, start: State) -> State:
-    """A choice that keeps by name the values that jax keeps by default, since only recomputed segments move values."""
+    """Makes all segments recomputed but keeps the same values by name, since only recomputed segments move values."""
     pricing(start.choice())
     state = start.copy()
     for number, level in enumerate(pricing.gradient.levels):
@@ -238,7 +238,7 @@ def _kept_by_name(pricing: Pricing, start: State) -> State:
 
 
 def _move(pricing: Pricing, goal: Goal, state: State) -> None:
-    """Moves groups of kept values, the largest first, if that lowers the rank; else their large values one by one."""
+    """Moves groups of kept values to the host if that lowers the rank, largest first; else large values one by one."""
     least = goal.rank(pricing, pricing(state.choice()))
     gradient = pricing.gradient
     groups = [(number, group) for number, level in enumerate(gradient.levels) for group in alike_values(level)]
