@@ -52,7 +52,7 @@ SEEDS = 7  # [g, 2] uint32
 ORDER = 0  # [g, s, n] int32
 
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
-MANY = 1024  # threads: as many as XLA has
+MANY = 1024  # threads: more than XLA has
 LANES = 8  # of a block
 WIDEST = 32  # block of slots
 I32, U32, F32 = np.int32, np.uint32, np.float32
@@ -237,7 +237,7 @@ def _fill(queues: Queues, lane: int) -> None:
 
 @inlined
 def _start_draw(queues: Queues, lane: int) -> int:
-    """Draws a uniform number below the weight of all ready ops; returns 0 if none is ready, else 1."""
+    """Draws a uniform number below the weight of all ready ops; returns 1, or 0 without a ready op."""
     one, tops = queues.lanes[lane], queues.tops
     total = _accumulate(queues, lane, queues.sums, lane * tops, tops)
     one.running = total > _0
@@ -302,7 +302,7 @@ def _count_below(queues: Queues, lane: int, count: Any, target: np.float32) -> A
 
 @inlined
 def _remove(queues: Queues, lane: int, n: int, place: int) -> None:
-    """Writes the drawn op to the order and removes it from the queue; writes n where none was drawn."""
+    """Writes the drawn op to the order and removes it from the queue; writes n where no op was drawn."""
     one = queues.lanes[lane]
     one.running = one.running != 0 and one.at < one.ops
     array(one.order, n, I32)[place] = one.at if one.running else n
