@@ -3,19 +3,21 @@
 threefry takes 2 to 4 ns per word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each
 child. Here threefry only seeds each generation of each graph. A counter-based integer hash generates the words: two
 rounds of lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17, in plain vector arithmetic on every backend.
+`compiled/random_words.py` has the same words for compiled functions.
 """
 
 import jax
 import jax.numpy as jnp
 
-_GOLDEN = 0x9E3779B9
+GOLDEN = 0x9E3779B9
+FIRST_FACTOR, SECOND_FACTOR = 0x7FEB352D, 0x846CA68B  # of lowbias32
 
 
 def _mix(word: jax.Array) -> jax.Array:
     word = word ^ (word >> jnp.uint32(16))
-    word = word * jnp.uint32(0x7FEB352D)
+    word = word * jnp.uint32(FIRST_FACTOR)
     word = word ^ (word >> jnp.uint32(15))
-    word = word * jnp.uint32(0x846CA68B)
+    word = word * jnp.uint32(SECOND_FACTOR)
     return word ^ (word >> jnp.uint32(16))
 
 
@@ -29,7 +31,7 @@ def random_words(seeds: jax.Array, rows: int | jax.Array, columns: int) -> jax.A
     """
     numbers = jnp.arange(rows, dtype=jnp.uint32)[:, None] if isinstance(rows, int) else rows
     row = numbers[..., None] * jnp.uint32(columns)
-    counter = (row + jnp.arange(columns, dtype=jnp.uint32)[None, None, :]) * jnp.uint32(_GOLDEN)
+    counter = (row + jnp.arange(columns, dtype=jnp.uint32)[None, None, :]) * jnp.uint32(GOLDEN)
     return _mix(_mix(counter + seeds[None, :, :1]) ^ seeds[None, :, 1:])
 
 

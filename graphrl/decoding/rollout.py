@@ -18,6 +18,8 @@ are added, so that rounding errors stay near 1e-7 of a sum for orders of any len
 The uniform number has 24 bits: a step's probabilities are accurate to 6e-8. Weights represent priorities down to
 `RANGE` below the graph's highest; lower ones are raised to that limit, here and in `likelihood.py`.
 
+On CPUs the loop is compiled code (`host.py`), with the same orders; so is the memory of complete orders (`peaks`).
+
 Each state array is updated in place (see `costs/device/decode.py`; tests/decoding/test_ordering_rollout.py checks for
 copies).
 """
@@ -34,7 +36,9 @@ from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.indexing import add, put, take
 from graphrl.costs.device.lanes import implied
 from graphrl.costs.device.memory import peak_memory
+from graphrl.costs.host.lowering import is_compiled
 from graphrl.costs.problem import Problem
+from graphrl.decoding.host import host_orders
 from graphrl.decoding.likelihood import log_prob, weights
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
 from graphrl.random_bits import random_words, unit_interval
@@ -258,10 +262,22 @@ class _State(NamedTuple):
 
 def sampled_orders(graph: PaddedGraph, priorities: jax.Array, keys: jax.Array, samples: int) -> jax.Array:
     """Samples orders by eq. 8: `[g, s, n]` int32, n after the last op. Arguments as for `sample`."""
-    g, n = priorities.shape
-    count, block = g * samples, _block_width(n)
-    tables = _make_tables(graph, weights(graph, priorities), keys, samples, block)
-    state = _start(graph, tables, count, block)
+    weight, block = weights(graph, priorities), _block_width(graph.sizes.ops)
+    seeds = jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys)
+
+    def loop() -> jax.Array:
+        return _looped_orders(graph, weight, seeds, samples, block)
+
+    def on_host() -> jax.Array:
+        return host_orders(graph, weight, seeds, samples, block)
+
+    return lax.platform_dependent(cpu=on_host if is_compiled() else loop, default=loop)
+
+
+def _looped_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples: int, block: int) -> jax.Array:
+    g, n = weight.shape
+    tables = _make_tables(graph, weight, seeds, samples, block)
+    state = _start(graph, tables, g * samples, block)
 
     def step(index: jax.Array, state: _State) -> _State:
         return _step(index, state, tables, n, samples, block)
@@ -278,7 +294,7 @@ def _block_width(ops: int) -> int:
     return width
 
 
-def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples: int, block: int) -> _Tables:
+def _make_tables(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples: int, block: int) -> _Tables:
     sizes = graph.sizes
     g, n = weight.shape
     slots = -(-(n + 1) // block**2) * block**2
@@ -296,7 +312,7 @@ def _make_tables(graph: PaddedGraph, weight: jax.Array, keys: jax.Array, samples
         graph=of_lane,
         row_offset=of_lane * (sizes.rows + 1),
         op_offset=of_lane * (n + 1),
-        seeds=jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys),
+        seeds=seeds,
     )
 
 

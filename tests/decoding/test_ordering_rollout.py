@@ -168,8 +168,9 @@ def test_a_policy_is_told_what_has_run() -> None:
         assert order[: graph.arrays.num_ops].tolist() == nearest_after_the_last(graph)
 
 
-def test_a_step_writes_its_state_in_place() -> None:
+def test_a_step_writes_its_state_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampling loop as XLA compiles it (see test_compiled_loops.py)."""
+    monkeypatch.setattr("graphrl.decoding.rollout.is_compiled", lambda: False)
     graph, samples = programs.padded(), programs.LANES
     n = graph.sizes.ops
     priorities, keys = np.zeros((programs.GRAPHS, n), np.float32), jax.random.split(jax.random.key(0), programs.GRAPHS)
