@@ -215,6 +215,8 @@ def start_compile(
       prepare: a function of a module that compiles it.
     """
     mark = ready(function, what)
+    if mark in _compiling:
+        return _compiling[mark]
     if mark.exists() or not is_writable(folder(function)) or count_cores() < 2:
         return None
     code = f"from {prepare.__module__} import {prepare.__name__} as prepare; prepare()"

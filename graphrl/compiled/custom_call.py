@@ -1,7 +1,7 @@
 """Compiled functions as custom calls of XLA:CPU, by its typed foreign function interface, without a C++ compiler.
 
 XLA calls a function with the address of a **call frame**, which has the addresses and shapes of operands and results
-(`xla/ffi/api/c_api.h` of jaxlib; tests/compiled/test_custom_call.py compares the offsets below with it). The function
+(`xla/ffi/api/c_api.h` of jaxlib; tests/foot/test_custom_call.py compares the offsets below with it). The function
 splits the work into **items**. It schedules itself on threads of XLA's pool, with the address of a **job** in place of
 a frame, and all take items until none is left:
 
@@ -24,12 +24,14 @@ finds its part of an item.
 
 import ctypes
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numba.extending
 import numpy as np
 from llvmlite import ir
@@ -38,7 +40,7 @@ from numba.core import cgutils
 from numba.core.typing import npydecl
 from numba.np import arrayobj
 
-from graphrl.compiled import ENTRIES, config, folder, inlined, integer, is_writable
+from graphrl.compiled import ENTRIES, TESTED, config, folder, inlined, integer, is_writable
 
 intrinsic: Any = numba.extending.intrinsic  # its type hints keep the signature, without the typing context
 VERSION = (0, 3)  # of XLA's interface
@@ -94,7 +96,7 @@ def matrix(_: Any, address: Any, rows: Any, columns: Any, dtype: Any) -> Any:
 
 @intrinsic
 def pointer_to(_: Any, address: Any) -> Any:
-    """An address as a C pointer, for `numba.carray`."""
+    """An address as a C pointer."""
     return types.voidptr(types.int64), lambda _, builder, __, values: builder.inttoptr(values[0], cgutils.voidptr_t)
 
 
@@ -229,7 +231,7 @@ def count_outer(buffer: int, inner: int) -> int:
 
 
 @inlined
-def broadcast(buffer: int, inner: int, outer: int, like: int, like_inner: int) -> int:
+def broadcast(buffer: int, inner: int, outer: int, like: int) -> int:
     """Index of a buffer's part that belongs to part `outer` of the result `like`: axes of size 1 are repeated."""
     axes = load(buffer, RANK) - inner
     dimensions, like_dimensions = load(buffer, DIMENSIONS), load(like, DIMENSIONS)
@@ -250,11 +252,10 @@ def opened(pointer: Any, own: int) -> int:
     if load(address, MARK) == JOB:
         return address
     extension = load(address, FRAME_EXTENSION)
-    if extension != 0:
-        if load_half(extension, 2 * EXTENSION_TYPE) == QUERY:
-            numbers = load(extension, METADATA) + 8 * METADATA_VERSION
-            store_half(numbers, 0, VERSION[0])
-            store_half(numbers, 1, VERSION[1])
+    if extension != 0 and load_half(extension, 2 * EXTENSION_TYPE) == QUERY:
+        numbers = load(extension, METADATA) + 8 * METADATA_VERSION
+        store_half(numbers, 0, VERSION[0])
+        store_half(numbers, 1, VERSION[1])
         return 0
     if load_half(address, 2 * STAGE) != EXECUTE:
         return 0
@@ -322,12 +323,27 @@ def close(job: int, pointer: Any) -> None:
         free(job)
 
 
+def typed(dtype: Any, shape: tuple[int, ...], *values: Any) -> list[jax.Array]:
+    """Casts operands, without gradients: compiled code reads memory as of this type and shape.
+
+    Raises:
+      ValueError: a value has another shape.
+    """
+    for value in values:
+        if np.shape(value) != shape:
+            raise ValueError(f"an operand of compiled code has shape {np.shape(value)}: must be {shape}")
+    return [jax.lax.stop_gradient(jnp.asarray(value, dtype)) for value in values]
+
+
+_lock = threading.RLock()  # of registration
+
+
 def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Decorates the function of a custom call; `register` compiles it."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         @functools.cache
-        def compiled() -> Any:
+        def once() -> Any:
             users, here = config.CACHE_DIR, folder(function)
             config.CACHE_DIR = str(here)
             try:
@@ -337,7 +353,11 @@ def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
             jax.ffi.register_ffi_target(name, _capsule(call.address), platform="cpu")
             return call
 
-        function.register = compiled  # type: ignore[attr-defined]
+        def register() -> Any:
+            with _lock:
+                return once()
+
+        function.register = register  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -355,14 +375,16 @@ def _sum(pointer: Any) -> Any:
     job = opened(pointer, own_address())
     if job != 0:
         if is_new(job, pointer):
-            start(job, integer(1), integer(2))
-        while next_item(job) >= 0:
+            start(job, integer(2), integer(2))  # also tries XLA's threads
+        item = next_item(job)
+        while item >= 0:
             numbers = array(data(operand(frame(job), 0)), size(operand(frame(job), 0), -1), np.float32)
             total = np.float32(0)
             for i in range(len(numbers)):
                 total += numbers[i]
-            array(data(result(frame(job), 0)), integer(1), np.float32)[0] = total
+            array(data(result(frame(job), 0)), integer(2), np.float32)[item] = total
             done(job)
+            item = next_item(job)
         close(job, pointer)
     return null()
 
@@ -371,16 +393,18 @@ def _sum(pointer: Any) -> Any:
 def works() -> bool:
     """True if a first call returns what it should; if not, it warns once, in one line."""
     try:
+        if not numba.__version__.startswith(TESTED):  # its names of C functions may differ
+            raise RuntimeError(f"numba {numba.__version__} is not tested")
         _sum.register()
-        call = jax.ffi.ffi_call("graphrl_sum", jax.ShapeDtypeStruct((), np.float32))
+        call = jax.ffi.ffi_call("graphrl_sum", jax.ShapeDtypeStruct((2,), np.float32))
         with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
-            total = float(call(np.arange(10, dtype=np.float32)))
+            total = call(np.arange(10, dtype=np.float32)).tolist()
     except Exception as error:  # numba's and XLA's internals may fail in any way
         total, reason = None, f"{type(error).__name__}: {error}".splitlines()[0]
     else:
-        reason = f"the sum of 0 to 9 is {total}"
-    if total != 45:
+        reason = f"the sums of 0 to 9 are {total}"
+    if total != [45, 45]:
         warnings.warn(
             f"jaxlib {version('jaxlib')} cannot call compiled functions ({reason}): CPUs run pure JAX", stacklevel=2
         )
-    return total == 45
+    return total == [45, 45]

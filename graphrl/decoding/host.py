@@ -36,6 +36,7 @@ from graphrl.compiled.custom_call import (
     result,
     size,
     start,
+    typed,
 )
 from graphrl.compiled.random_words import random_word, unit_interval
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
@@ -211,7 +212,7 @@ def _of_graph(call: int, index: int, axes: int, outer: int, graph: int) -> int:
     buffer, each = operand(call, index), 4
     for axis in range(1 - axes, 0):
         each *= size(buffer, axis)
-    batch = broadcast(buffer, axes, outer, result(call, ORDER), integer(3))
+    batch = broadcast(buffer, axes, outer, result(call, ORDER))
     return data(buffer) + (batch * size(buffer, -axes) + graph) * each
 
 
@@ -404,6 +405,14 @@ def host_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples
     call = jax.ffi.ffi_call(
         "graphrl_sampled_orders", jax.ShapeDtypeStruct((g, samples, n), jnp.int32), vmap_method="expand_dims"
     )
-    operands = (bits, graph.num_ops, weight, graph.indegree, graph.op_row, graph.op_rows, graph.row_entry, seeds)
-    order: jax.Array = call(*map(jax.lax.stop_gradient, operands))
+    sizes = graph.sizes
+    order: jax.Array = call(
+        bits,
+        *typed(np.int32, (g,), graph.num_ops),
+        *typed(np.float32, (g, n), weight),
+        *typed(np.int32, (g, sizes.slots), graph.indegree),
+        *typed(np.int32, (g, n), graph.op_row, graph.op_rows),
+        *typed(np.int32, (g, sizes.rows, ROW_WIDTH), graph.row_entry),
+        *typed(np.uint32, (g, 2), seeds),
+    )
     return order

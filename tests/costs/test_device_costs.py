@@ -29,6 +29,7 @@ from random_graphs import graphs as drawn_graphs
 from graphrl.costs import exact
 from graphrl.costs.device.decisions import Decisions, DeviceProblem, from_genes, num_genes, to_genes
 from graphrl.costs.device.evaluate import DeviceCosts, evaluate, fitness
+from graphrl.costs.problem import MAX_DEVICES, Problem
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 
@@ -68,6 +69,18 @@ def test_equals_the_host_twin_on_small_graphs(form: str, data: st.DataObject) ->
     padded = pad_batch([graph], SIZES)
     costs = jax.device_get(compiled(problem, form)(padded, decisions))
     check(graph, costs, padded, (0, 0), (problem, placement, op_keys, transfer_keys))
+
+
+def test_the_largest_number_of_devices() -> None:
+    problem = Problem("makespan", MAX_DEVICES, "link", 0.5, 4.0)
+    rng = np.random.default_rng(5)
+    graphs = random_graphs(rng, 4)
+    decisions = random_decisions(rng, 4, 3, MAX_DEVICES)
+    np.asarray(decisions.placement)[::2] = MAX_DEVICES - 1
+    padded = pad_batch(graphs, SIZES)
+    costs = jax.device_get(compiled(problem, "host")(padded, decisions))
+    for (i, graph), lane in itertools.product(enumerate(graphs), range(3)):
+        check(graph, costs, padded, (i, lane), (problem, *of_graph(decisions, graph, i, lane)))
 
 
 def test_the_random_graphs_try_every_rule() -> None:

@@ -87,6 +87,17 @@ def test_decisions_out_of_range_are_moved_into_it() -> None:
     same(jax.jit(costs)(graphs, wild), jax.jit(costs)(graphs, tame))
 
 
+def test_other_types_are_converted_and_other_shapes_refused() -> None:
+    graphs, decisions, wanted = drawn()
+    one = jax.tree.map(lambda x: x[0], decisions)
+    narrow = Decisions(one.placement.astype(jnp.int8), one.op_keys, one.transfer_keys)
+    host = jax.jit(functools.partial(costs, form="host"))
+    np.testing.assert_array_equal(host(graphs, narrow).makespan, wanted.makespan[0])
+    first = jax.tree.map(lambda x: x[:1], graphs)
+    with pytest.raises(ValueError, match=r"an operand of compiled code has shape \(1,\): must be \(4,\)"):
+        host(first, one)
+
+
 def test_without_orders_costs_are_the_same() -> None:
     graphs, decisions, wanted = drawn()
     got = jax.jit(functools.partial(costs, orders=False))(graphs, jax.tree.map(lambda x: x[0], decisions))

@@ -93,12 +93,12 @@ class Graph(NamedTuple):
     read: Any  # [e] uint32, the tensor that each of the readers reads
     transfer_tensor: Any  # [t * (d - 1)] uint32, the tensor of each transfer
     now: Any  # [n] NOW
-    heap: Any  # [N + 2] int32
+    heap: Any  # [m + 2] int32, m the largest number of nodes that run: n + min(t * (d - 1), e)
     clocks: Any  # [2, d] float32, seconds, see `clocks`
     place: Any  # [n] int32
     last: Any  # [t * d] int32, place of the last node that needs a copy, or -1
-    change: Any  # [d * (N + 2)] int64, scaled bytes
-    extra: Any  # [d * (N + 2)] int64, scaled bytes of workspace; [0] where no op has one
+    change: Any  # [d * (m + 2)] int64, scaled bytes
+    extra: Any  # [d * (m + 2)] int64, scaled bytes of workspace; [0] where no op has one
     peak: Any  # [d] int64, scaled bytes
     owned: Any  # [t] int64, scaled bytes that the producer allocates: 0 for an alias
     shares: Any  # [s, 4] int32: output, input, True if it reuses, and (written) index of the buffer in `last`
@@ -157,7 +157,7 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
     bits = 1
     while nodes - 1 >> bits != 0:
         bits += 1
-    places = nodes + 2
+    places = n + min(t * (d - 1), e) + 2  # each transfer has a reader
     ops = memory
     tensors = ops + (n + 1) * OP_SIZE
     now = tensors + (t + 1) * TENSOR_SIZE
@@ -209,7 +209,7 @@ def _field(call: int, index: int, axes: int, outer: int, item: int) -> int:
     buffer, each = operand(call, index), item
     for axis in range(-axes, 0):
         each *= size(buffer, axis)
-    return data(buffer) + broadcast(buffer, axes, outer, result(call, MAKESPAN), integer(2)) * each
+    return data(buffer) + broadcast(buffer, axes, outer, result(call, MAKESPAN)) * each
 
 
 @inlined

@@ -16,7 +16,7 @@ from graphrl.costs.host.arrays import F32, LANES, Decisions, Graph
 from graphrl.costs.host.clocks import run_op, run_transfer
 from graphrl.costs.host.memory import set_last_reads, set_peaks, share_buffers
 
-_0 = np.float32(0)
+_0, _NONE, _ONE = np.float32(0), np.uint64(0), np.uint64(1)
 
 
 @part
@@ -109,19 +109,19 @@ def _run_op(g: Graph, size: int, v: int, place: int, decisions: Decisions, lane:
     for tensor in range(op.writes, g.ops[v + 1].writes):
         if memory:
             g.last[tensor * d + here] = place
-        remote = 0  # bits of devices
+        remote = _NONE  # bits of devices, of which there are up to 64
         for e in range(g.tensors[tensor].readers, g.tensors[tensor + 1].readers):
             there = g.now[g.readers[e]].device
-            remote |= 1 << there
+            remote |= _ONE << np.uint64(there)
             size, hole = _release(g, size, hole, g.readers[e], there == here, end)
-        remote &= ~(1 << here)
+        remote &= ~(_ONE << np.uint64(here))
         to = 0
-        while remote != 0:
-            if remote & 1:
+        while remote != _NONE:
+            if remote & _ONE:
                 node = n + tensor * (d - 1) + to - (to > here)
                 key = decisions.transfer_keys[lane * decisions.key_row + to * decisions.tensors + tensor]
                 size, hole = push(g.heap, size, hole, _packed(g, key, node)), False
-            remote >>= 1
+            remote >>= _ONE
             to += 1
     for e in range(op.waiters, g.ops[v + 1].waiters):
         size, hole = _release(g, size, hole, g.waiters[e], True, end)

@@ -1,7 +1,8 @@
 """Costs of a population by compiled code, as a part of a jitted program for CPUs.
 
 `host_costs` is a custom call of XLA (see `compiled/custom_call.py`) with the operands and results of `arrays.py`. It
-works under `jax.jit`, `jax.vmap`, `jax.lax.scan` and `jax.shard_map`; gradients are zero; `jax.export` refuses it.
+works under `jax.jit`, `jax.vmap`, `jax.lax.scan` and `jax.shard_map`; gradients are zero; `jax.export` refuses it. XLA
+does not partition it: without `shard_map`, every device computes the whole of a sharded batch.
 XLA compiles the program around it in a fraction of a second, where loops in pure JAX take several seconds, and numba
 compiles it once for all sizes and problems.
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.compiled import announced, start_compile
-from graphrl.compiled.custom_call import works
+from graphrl.compiled.custom_call import typed, works
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.host.call import costs_of_lanes
 from graphrl.costs.host.clocks import TRANSFERS
@@ -27,7 +28,10 @@ from graphrl.graphs.padding import PaddedGraph
 
 @functools.cache
 def is_compiled() -> bool:
-    """True if programs for CPUs call compiled functions; False, if `GRAPHRL_LOWERING` is jax or jaxlib does not fit.
+    """Returns True if programs for CPUs call compiled functions.
+
+    They do not if `GRAPHRL_LOWERING` is jax, if jaxlib or numba differ from the tested ones, or where jax computes on
+    another device by default: tracing would compile them for nothing.
 
     Raises:
       GraphrlError: `GRAPHRL_LOWERING` is another value.
@@ -35,7 +39,7 @@ def is_compiled() -> bool:
     setting = os.environ.get("GRAPHRL_LOWERING", "auto")
     if setting not in ("auto", "jax"):
         raise GraphrlError(f"GRAPHRL_LOWERING is {setting!r}: must be auto or jax")
-    return setting == "auto" and works()
+    return setting == "auto" and jax.default_backend() == "cpu" and works()
 
 
 NAME = "costs"
@@ -92,12 +96,20 @@ def host_costs(
         ),
         vmap_method="expand_dims",
     )
-    operands = (
+    a, sizes, t = graph, graph.sizes, graph.sizes.tensors
+    spans, peaks, events, ends = call(
         np.asarray(flags, np.int32),
-        *(graph.num_ops, graph.num_tensors, graph.runtime, graph.workspace, graph.weight, graph.producer),
-        *(graph.tensor_bytes, graph.owned_bytes, transfer_seconds, graph.kept, graph.use_tensor, graph.use_op),
-        *(graph.control_source, graph.control_target, graph.share_tensor, graph.share_of, graph.share_reuses),
-        *(decisions.placement, decisions.op_keys, decisions.transfer_keys),
+        *typed(np.int32, (g,), a.num_ops, a.num_tensors),
+        *typed(np.float32, (g, n), a.runtime, a.workspace, a.weight),
+        *typed(np.int32, (g, t), a.producer),
+        *typed(np.float32, (g, t), a.tensor_bytes, a.owned_bytes, transfer_seconds),
+        *typed(np.bool_, (g, t), a.kept),
+        *typed(np.int32, (g, sizes.uses), a.use_tensor, a.use_op),
+        *typed(np.int32, (g, sizes.controls), a.control_source, a.control_target),
+        *typed(np.int32, (g, sizes.shares), a.share_tensor, a.share_of),
+        *typed(np.bool_, (g, sizes.shares), a.share_reuses),
+        *typed(np.int32, (n, g, p), decisions.placement),
+        *typed(np.float32, (n, g, p), decisions.op_keys),
+        *typed(np.float32, (problem.devices, t, g, p), decisions.transfer_keys),
     )
-    spans, peaks, events, ends = call(*map(jax.lax.stop_gradient, operands))
     return spans, peaks, events, ends

@@ -32,6 +32,7 @@ from graphrl.compiled.custom_call import (
     result,
     size,
     start,
+    typed,
 )
 
 RUNTIME, PLACE, FOLLOWING = 0, 1, 2  # operands: [n] float32, [n] int32, [n] int32
@@ -60,7 +61,13 @@ def compiled_backwards(
         backwards_of_schedules.register()
     shape = jax.ShapeDtypeStruct(runtime.shape, jnp.float32)
     call = jax.ffi.ffi_call("graphrl_backwards", (shape, shape), vmap_method="expand_dims")
-    latest, tail = call(*map(jax.lax.stop_gradient, (runtime, place, following, source, target)))
+    n, m = runtime.shape, source.shape
+    operands = [
+        *typed(np.float32, n, runtime),
+        *typed(np.int32, n, place, following),
+        *typed(np.int32, m, source, target),
+    ]
+    latest, tail = call(*operands)
     return latest, tail
 
 
@@ -91,7 +98,7 @@ def backwards_of_schedules(pointer: Any) -> Any:
 def _of_item(call: int, index: int, item: int, count: int) -> int:
     """Address of an item's part of an operand."""
     buffer = operand(call, index)
-    return data(buffer) + 4 * count * broadcast(buffer, integer(1), item, result(call, LATEST), integer(1))
+    return data(buffer) + 4 * count * broadcast(buffer, integer(1), item, result(call, LATEST))
 
 
 @part
