@@ -1,28 +1,19 @@
 """Compiled functions as custom calls of XLA:CPU, by its typed foreign function interface, without a C++ compiler.
 
 XLA calls a function with the address of a **call frame**, which has the addresses and shapes of operands and results
-(`xla/ffi/api/c_api.h` of jaxlib; tests/foot/test_custom_call.py compares the offsets below with it). The function
-splits the work into **items**. It schedules itself on threads of XLA's pool, with the address of a **job** in place of
-a frame, and all take items until none is left:
+(`xla/ffi/api/c_api.h` of jaxlib; tests/foot/test_custom_call.py compares the offsets below with it). The work is split
+into **items**. The function schedules itself on threads of XLA's pool, with the address of a **job** in place of a
+frame, and all threads take items until none is left (`run_items`):
 
     @custom_call("graphrl_double")
     def double(pointer):
-        job = opened(pointer, own_address())  # 0: XLA does not ask for results
-        if job != 0:
-            if is_new(job, pointer):
-                start(job, items, pointer)
-            item = next_item(job)
-            while item >= 0:
-                ...  # reads `operand(frame(job), i)`, writes `result(frame(job), i)`
-                item = next_item(job)
-            close(job, pointer)
-        return null()
+        return run_items(pointer, own_address(), plan, work)
 
-Under `jax.vmap` with `vmap_method="expand_dims"`, an operand's leading axes have the mapped size or 1; `broadcast`
-finds its part of an item.
+`plan(call)` and `work(call, item, memory)` are compiled functions that read `operand(call, i)` and write
+`result(call, i)`. Under `jax.vmap` with `vmap_method="expand_dims"`, an operand's leading axes have the mapped size or
+1; `broadcast` finds its part of an item.
 """
 
-import ctypes
 import functools
 import threading
 import warnings
@@ -40,7 +31,7 @@ from numba.core import cgutils
 from numba.core.typing import npydecl
 from numba.np import arrayobj
 
-from graphrl.compiled import ENTRIES, TESTED, config, folder, inlined, integer, is_writable
+from graphrl.compiled import ENTRIES, TESTED, config, folder, inlined, integer, is_writable, part
 
 intrinsic: Any = numba.extending.intrinsic  # its type hints keep the signature, without the typing context
 VERSION = (0, 3)  # of XLA's interface
@@ -50,12 +41,14 @@ FRAME_EXTENSION, API, CONTEXT, STAGE, OPERANDS, RESULTS = 1, 2, 3, 4, 9, 14  # o
 DATA, RANK, DIMENSIONS = 3, 4, 5  # of a buffer
 EXTENSION_TYPE, METADATA = 1, 3  # of an extension
 METADATA_VERSION = 3  # of the metadata: two int32, major and minor
-SCHEDULE, COUNT_THREADS = 17, 18  # of the table of functions
+CREATE_ERROR, SCHEDULE, COUNT_THREADS = 6, 17, 18  # of the table of functions
+EXHAUSTED = 8  # code of an error: no memory
+MANY = 1024  # threads: as many as XLA has
 QUERY = 1  # type of the extension that asks for metadata
 EXECUTE = 3  # stage in which a call computes
 
 # Words of a job. Its mark is in the place of a frame's size.
-MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, ARGUMENTS, SIZE = 0, 1, 2, 3, 4, 5, 6, 16
+MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, BYTES, ARGUMENTS, SIZE = 0, 1, 2, 3, 4, 5, 6, 7, 16
 LINE = 64  # bytes of a cache line
 JOB = -1
 
@@ -192,12 +185,6 @@ def null() -> Any:
 
 
 @inlined
-def frame(job: int) -> int:
-    """Address of a job's call frame."""
-    return load(job, FRAME)
-
-
-@inlined
 def operand(frame: int, index: int) -> int:
     """Address of an operand's buffer."""
     return load(load(frame, OPERANDS), index)
@@ -246,50 +233,85 @@ def broadcast(buffer: int, inner: int, outer: int, like: int) -> int:
 
 
 @inlined
-def opened(pointer: Any, own: int) -> int:
-    """The job at an address, a new one where it is a call frame; 0 where XLA does not ask for results."""
-    address = address_of(pointer)
-    if load(address, MARK) == JOB:
-        return address
-    extension = load(address, FRAME_EXTENSION)
+def run_items(pointer: Any, own: int, plan: Any, work: Any) -> Any:
+    """Runs a custom call, on the thread that XLA calls and on others that it schedules.
+
+    Args:
+      pointer: argument of the custom call: the address of a call frame or, on a scheduled thread, of a job.
+      own: `own_address()`.
+      plan: function (call frame) -> number of items, largest number of threads, bytes of scratch memory of a thread.
+      work: function (call frame, item, memory) that computes an item. The first word of a thread's memory is -1 at its
+        first item.
+
+    Returns:
+      The result of the custom call: null, or an error if there is no memory.
+    """
+    job = address_of(pointer)
+    is_first = load(job, MARK) != JOB
+    if is_first:
+        if not _asks_for_results(job):
+            return null()
+        items, threads, num_bytes = plan(job)
+        job = _new_job(job, items, num_bytes)
+    memory = aligned_alloc(LINE, (load(job, BYTES) + LINE) // LINE * LINE)
+    if memory == 0:
+        call = load(job, FRAME)
+        _release(job)
+        return _out_of_memory(call) if is_first else null()
+    if is_first:
+        _schedule(job, threads, own)
+    store(memory, 0, -1)
+    item = fetch_add(job, NEXT, 1)
+    while item < load(job, ITEMS):
+        work(load(job, FRAME), item, memory)
+        fetch_add(job, DONE, 1)
+        item = fetch_add(job, NEXT, 1)
+    free(memory)
+    if is_first:
+        while fetch_add(job, DONE, 0) < load(job, ITEMS):
+            _yield()
+    _release(job)
+    return null()
+
+
+@inlined
+def _asks_for_results(call: int) -> bool:
+    """Returns True in the stage that computes; answers a question for the version of the interface."""
+    extension = load(call, FRAME_EXTENSION)
     if extension != 0 and load_half(extension, 2 * EXTENSION_TYPE) == QUERY:
         numbers = load(extension, METADATA) + 8 * METADATA_VERSION
         store_half(numbers, 0, VERSION[0])
         store_half(numbers, 1, VERSION[1])
-        return 0
-    if load_half(address, 2 * STAGE) != EXECUTE:
-        return 0
+        return False
+    return load_half(call, 2 * STAGE) == EXECUTE
+
+
+@inlined
+def _new_job(call: int, items: int, num_bytes: int) -> int:
     job = aligned_alloc(LINE, 8 * SIZE)
     store(job, MARK, JOB)
-    store(job, FRAME, address)
+    store(job, FRAME, call)
+    store(job, ITEMS, items)
+    store(job, BYTES, num_bytes)
     store(job, NEXT, 0)
     store(job, DONE, 0)
     store(job, HOLDERS, 1)
-    store(job, ARGUMENTS + 3, own)
     return job
 
 
 @inlined
-def is_new(job: int, pointer: Any) -> bool:
-    """True for the thread that XLA called, which starts the job."""
-    return job != address_of(pointer)
-
-
-@inlined
-def start(job: int, items: int, threads: int) -> None:
-    """Sets the number of items and schedules up to `threads` - 1 more threads of XLA's pool."""
-    store(job, ITEMS, items)
-    frame = load(job, FRAME)
-    api, context, arguments = load(frame, API), load(frame, CONTEXT), job + 8 * ARGUMENTS
-    own = load(arguments, 3)
+def _schedule(job: int, threads: int, own: int) -> None:
+    """Schedules up to `threads` - 1 more threads of XLA's pool, at most one an item."""
+    call = load(job, FRAME)
+    api, arguments = load(call, API), job + 8 * ARGUMENTS
     store(arguments, 0, 8 * 4)
     store(arguments, 1, 0)
-    store(arguments, 2, context)
+    store(arguments, 2, load(call, CONTEXT))
     store(arguments, 3, arguments + 8 * 4)
     store(arguments, 4, 1)
     if threads > 1:
         has_pool = call_address(load(api, COUNT_THREADS), arguments) == 0
-        threads = min(min(threads, items), load(arguments, 4)) if has_pool else 1
+        threads = min(min(threads, load(job, ITEMS)), load(arguments, 4)) if has_pool else 1
     store(arguments, 0, 8 * 5)
     store(arguments, 3, own)
     store(arguments, 4, job)
@@ -301,26 +323,35 @@ def start(job: int, items: int, threads: int) -> None:
 
 
 @inlined
-def next_item(job: int) -> int:
-    """An item that no other thread has, or -1."""
-    item = fetch_add(job, NEXT, 1)
-    return item if item < load(job, ITEMS) else -1
-
-
-@inlined
-def done(job: int) -> None:
-    """Counts an item as computed."""
-    fetch_add(job, DONE, 1)
-
-
-@inlined
-def close(job: int, pointer: Any) -> None:
-    """Ends a thread's work. The thread that XLA called waits for all items; the last one frees the job."""
-    if is_new(job, pointer):
-        while fetch_add(job, DONE, 0) < load(job, ITEMS):
-            _yield()
+def _release(job: int) -> None:
+    """Frees a job when its last thread leaves it."""
     if fetch_add(job, HOLDERS, -1) == 1:
         free(job)
+
+
+@intrinsic
+def _message(_: Any) -> Any:
+    """Address of the text of the error."""
+
+    def generate(context: Any, builder: Any, __: Any, ___: Any) -> Any:
+        text = context.insert_const_string(builder.module, "graphrl: out of memory: take a smaller batch")
+        return builder.ptrtoint(text, _I64)
+
+    return types.int64(), generate
+
+
+@inlined
+def _out_of_memory(call: int) -> Any:
+    arguments = aligned_alloc(LINE, LINE)
+    if arguments == 0:
+        return null()
+    store(arguments, 0, 8 * 4)
+    store(arguments, 1, 0)
+    store(arguments, 2, _message())
+    store(arguments, 3, EXHAUSTED)
+    error = call_address(load(load(call, API), CREATE_ERROR), arguments)
+    free(arguments)
+    return pointer_to(error)
 
 
 def typed(dtype: Any, shape: tuple[int, ...], *values: Any) -> list[jax.Array]:
@@ -350,7 +381,7 @@ def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
                 call = cfunc(types.voidptr(types.voidptr), cache=is_writable(here), **ENTRIES)(function)
             finally:
                 config.CACHE_DIR = users
-            jax.ffi.register_ffi_target(name, _capsule(call.address), platform="cpu")
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(call.address), platform="cpu")
             return call
 
         def register() -> Any:
@@ -363,30 +394,24 @@ def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def _capsule(address: int | None) -> Any:
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return new(address, None, None)
+@inlined
+def _plan_sum(call: int) -> tuple[int, int, int]:
+    return 2, 2, 0  # also tries XLA's threads
+
+
+@part
+def _compute_sum(call: int, item: int, memory: int) -> None:
+    numbers = array(data(operand(call, 0)), size(operand(call, 0), -1), np.float32)
+    total = np.float32(0)
+    for i in range(len(numbers)):
+        total += numbers[i]
+    array(data(result(call, 0)), integer(2), np.float32)[item] = total
 
 
 @custom_call("graphrl_sum")
 def _sum(pointer: Any) -> Any:
-    """The sum of ten float32, to find out whether calls work with this jaxlib."""
-    job = opened(pointer, own_address())
-    if job != 0:
-        if is_new(job, pointer):
-            start(job, integer(2), integer(2))  # also tries XLA's threads
-        item = next_item(job)
-        while item >= 0:
-            numbers = array(data(operand(frame(job), 0)), size(operand(frame(job), 0), -1), np.float32)
-            total = np.float32(0)
-            for i in range(len(numbers)):
-                total += numbers[i]
-            array(data(result(frame(job), 0)), integer(2), np.float32)[item] = total
-            done(job)
-            item = next_item(job)
-        close(job, pointer)
-    return null()
+    """The sum of ten float32, twice, to find out whether calls work with this jaxlib."""
+    return run_items(pointer, own_address(), _plan_sum, _compute_sum)
 
 
 @functools.cache

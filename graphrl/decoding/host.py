@@ -15,27 +15,18 @@ import numpy as np
 
 from graphrl.compiled import announced, inlined, integer, part
 from graphrl.compiled.custom_call import (
-    LINE,
-    aligned_alloc,
+    MANY,
     array,
     broadcast,
-    close,
     count_outer,
     custom_call,
     data,
-    done,
-    frame,
-    free,
-    is_new,
     load_half,
-    next_item,
-    null,
-    opened,
     operand,
     own_address,
     result,
+    run_items,
     size,
-    start,
     typed,
 )
 from graphrl.compiled.random_words import random_word, unit_interval
@@ -53,7 +44,6 @@ SEEDS = 7  # [g, 2] uint32
 ORDER = 0  # [g, s, n] int32
 
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
-MANY = 1024  # threads: more than XLA has
 LANES = 8  # of a block
 WIDEST = 32  # block of slots
 I32, U32, F32 = np.int32, np.uint32, np.float32
@@ -104,23 +94,16 @@ class Queues(NamedTuple):
 @custom_call("graphrl_sampled_orders")
 def orders_of_lanes(pointer: Any) -> Any:
     """Orders of all lanes of a batch of graphs."""
-    job = opened(pointer, own_address())
-    if job != 0:
-        if is_new(job, pointer):
-            like = result(frame(job), ORDER)
-            lanes, block = count_outer(like, 1), _block(frame(job))
-            start(job, (lanes + block - 1) // block, integer(1 if lanes * size(like, -1) < FEW else MANY))
-        item = next_item(job)
-        if item >= 0:
-            call = frame(job)
-            memory = aligned_alloc(LINE, (_queues_at(call, integer(0)).end + LINE - 1) // LINE * LINE)
-            while item >= 0:
-                _sample_block(call, item, memory)
-                done(job)
-                item = next_item(job)
-            free(memory)
-        close(job, pointer)
-    return null()
+    return run_items(pointer, own_address(), _plan, _sample_block)
+
+
+@inlined
+def _plan(call: int) -> tuple[int, int, int]:
+    """Number of blocks, largest number of threads, and bytes that a thread needs."""
+    like = result(call, ORDER)
+    lanes, block = count_outer(like, 1), _block(call)
+    few = lanes * size(like, -1) < FEW
+    return (lanes + block - 1) // block, integer(1 if few else MANY), _queues_at(call, integer(0)).end
 
 
 @inlined

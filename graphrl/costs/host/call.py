@@ -4,25 +4,16 @@ from typing import Any
 
 from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import (
-    LINE,
-    aligned_alloc,
+    MANY,
     array,
-    close,
     count_outer,
     custom_call,
     data,
-    done,
-    frame,
-    free,
-    is_new,
-    next_item,
-    null,
-    opened,
     operand,
     own_address,
     result,
+    run_items,
     size,
-    start,
 )
 from graphrl.costs.host.arrays import (
     CONTROL_TARGET,
@@ -57,32 +48,23 @@ from graphrl.costs.host.arrays import (
 from graphrl.costs.host.decode import simulate
 
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
-MANY = 1024  # threads: as many as XLA has
 
 
 @custom_call("graphrl_costs")
 def costs_of_lanes(pointer: Any) -> Any:
     """Costs of all lanes of a population on a batch of graphs: the operands and results of `arrays.py`."""
-    job = opened(pointer, own_address())
-    if job != 0:
-        if is_new(job, pointer):
-            call = frame(job)
-            lanes = count_outer(result(call, MAKESPAN), 0)
-            few = lanes * size(operand(call, PLACEMENT), -3) < FEW
-            start(job, _count_blocks(call) * count_outer(result(call, MAKESPAN), 2), integer(1 if few else MANY))
-        item = next_item(job)
-        if item >= 0:
-            call = frame(job)
-            memory = aligned_alloc(LINE, (_memory(call) + LINE - 1) // LINE * LINE)
-            words = array(memory, HEADER, I64)
-            words[OUTER] = words[GRAPH] = -1
-            while item >= 0:
-                _cost_block(call, item, memory)
-                done(job)
-                item = next_item(job)
-            free(memory)
-        close(job, pointer)
-    return null()
+    return run_items(pointer, own_address(), _plan, _cost_block)
+
+
+@inlined
+def _plan(call: int) -> tuple[int, int, int]:
+    """Number of blocks, largest number of threads, and bytes that a thread needs for a graph of the padded sizes."""
+    n, t = size(operand(call, RUNTIME), -1), size(operand(call, PRODUCER), -1)
+    e, f = size(operand(call, USE_OP), -1), size(operand(call, CONTROL_TARGET), -1)
+    end = graph_at(call, decisions_at(call, integer(0)).end, n, t, e, f, integer(1)).end
+    like = result(call, MAKESPAN)
+    few = count_outer(like, 0) * size(operand(call, PLACEMENT), -3) < FEW
+    return _count_blocks(call) * count_outer(like, 2), integer(1 if few else MANY), end
 
 
 @inlined
@@ -99,14 +81,6 @@ def _block(call: int) -> int:
 def _count_blocks(call: int) -> int:
     like, block = result(call, MAKESPAN), _block(call)
     return (size(like, -2) * size(like, -1) + block - 1) // block
-
-
-@inlined
-def _memory(call: int) -> int:
-    """Bytes that a thread needs for the largest graph of the padded sizes."""
-    n, t = size(operand(call, RUNTIME), -1), size(operand(call, PRODUCER), -1)
-    e, f = size(operand(call, USE_OP), -1), size(operand(call, CONTROL_TARGET), -1)
-    return graph_at(call, decisions_at(call, integer(0)).end, n, t, e, f, integer(1)).end
 
 
 @part

@@ -12,26 +12,17 @@ import numpy as np
 
 from graphrl.compiled import announced, inlined, integer, part
 from graphrl.compiled.custom_call import (
-    LINE,
-    aligned_alloc,
+    MANY,
     array,
     broadcast,
-    close,
     count_outer,
     custom_call,
     data,
-    done,
-    frame,
-    free,
-    is_new,
-    next_item,
-    null,
-    opened,
     operand,
     own_address,
     result,
+    run_items,
     size,
-    start,
     typed,
 )
 
@@ -39,7 +30,6 @@ RUNTIME, PLACE, FOLLOWING = 0, 1, 2  # operands: [n] float32, [n] int32, [n] int
 SOURCE, TARGET = 3, 4  # operands: [m] int32
 LATEST, TAIL = 0, 1  # results: [n] float32
 FEW = 50_000  # ops of all instances that one thread walks alone
-MANY = 1024  # threads: as many as XLA has
 I32, F32 = np.int32, np.float32
 
 
@@ -74,24 +64,15 @@ def compiled_backwards(
 @custom_call("graphrl_backwards")
 def backwards_of_schedules(pointer: Any) -> Any:
     """Walks all schedules of a batch, with the operands and results above."""
-    job = opened(pointer, own_address())
-    if job != 0:
-        if is_new(job, pointer):
-            like = result(frame(job), LATEST)
-            instances = count_outer(like, 1)
-            start(job, instances, integer(1 if instances * size(like, -1) < FEW else MANY))
-        item = next_item(job)
-        if item >= 0:
-            call = frame(job)
-            n, m = size(result(call, LATEST), -1), size(operand(call, SOURCE), -1)
-            memory = aligned_alloc(LINE, (4 * (2 * n + 1 + m) + LINE - 1) // LINE * LINE)
-            while item >= 0:
-                _walk(call, item, memory)
-                done(job)
-                item = next_item(job)
-            free(memory)
-        close(job, pointer)
-    return null()
+    return run_items(pointer, own_address(), _plan, _walk)
+
+
+@inlined
+def _plan(call: int) -> tuple[int, int, int]:
+    """Number of schedules, largest number of threads, and bytes that a thread needs."""
+    like = result(call, LATEST)
+    schedules, n, m = count_outer(like, 1), size(like, -1), size(operand(call, SOURCE), -1)
+    return schedules, integer(1 if schedules * n < FEW else MANY), 4 * (2 * n + 1 + m)
 
 
 @inlined
