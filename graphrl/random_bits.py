@@ -3,7 +3,7 @@
 threefry takes 2 to 4 ns per word on a CPU, more than a gene's crossover; BRKGA needs a word for each gene of each
 child. Here threefry only seeds each generation of each graph. A counter-based integer hash generates the words: two
 rounds of lowbias32, Ellis's and Wellons' 32-bit mixer of bias 0.17, in plain vector arithmetic on every backend.
-`compiled/random_words.py` has the same words for compiled functions.
+`decoding/random_words.py` has the same words for compiled functions.
 """
 
 import jax

@@ -29,7 +29,7 @@ from graphrl.compiled.custom_call import (
     size,
     typed,
 )
-from graphrl.compiled.random_words import random_word, unit_interval
+from graphrl.decoding.random_words import random_word, unit_interval
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
 
 # Operands, each with its shape after leading axes of `jax.vmap`. Letters are those of graphs/padding.py.

@@ -12,8 +12,8 @@ from jax import lax
 from ordering_graphs import SHARING
 
 from graphrl.compiled import entry, integer
-from graphrl.compiled import random_words as host_words
 from graphrl.costs.host import lowering
+from graphrl.decoding import random_words as host_words
 from graphrl.decoding.rollout import Rollout, peaks, sample, sampled_orders
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import PaddedGraph, pad_batch
