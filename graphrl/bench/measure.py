@@ -33,8 +33,8 @@ from graphrl.bench.timing import (
     spread,
     timed_fields,
 )
+from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.decisions import DeviceProblem, num_genes
-from graphrl.costs.host.lowering import is_compiled
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
 from graphrl.solvers.chromosomes import brkga

@@ -121,7 +121,7 @@ def _folder(sources: Path) -> Path:
     paths = [path for place in (sources, Path(__file__).parent) for path in sorted(place.glob("*.py"))]
     parts = [path.read_text("utf-8") for path in paths]
     constants = {module for part in parts for module, names in IMPORT.findall(part) if CONSTANT.search(names)}
-    for module in sorted(constants - {__name__}):  # whose folder is among the sources
+    for module in sorted(module for module in constants if not f"{module}.".startswith(f"{__name__}.")):
         place = ROOT.joinpath(*module.split("."))
         package = place / "__init__.py"  # a folder without it may be left over from an older checkout
         parts.append((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))

@@ -15,9 +15,10 @@ frame, and all threads take items until none is left (`run_items`):
 """
 
 import functools
+import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -28,17 +29,43 @@ import numpy as np
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils
-from numba.core.typing import npydecl
-from numba.np import arrayobj
 
-from graphrl.compiled import ENTRIES, TESTED, config, folder, inlined, integer, is_writable, part
+from graphrl.compiled import (
+    ENTRIES,
+    TESTED,
+    announced,
+    config,
+    folder,
+    inlined,
+    integer,
+    is_writable,
+    part,
+    unannounced,
+)
+from graphrl.compiled.pointers import (
+    I64,
+    address_of,
+    aligned_alloc,
+    array,
+    call_address,
+    fetch_add,
+    free,
+    intrinsic,
+    load,
+    load_half,
+    pointer_to,
+    store,
+    store_half,
+    yield_thread,
+)
+from graphrl.errors import GraphrlError
 
-intrinsic: Any = numba.extending.intrinsic  # its type hints keep the signature, without the typing context
 VERSION = (0, 3)  # of XLA's interface
 
 # Offsets, in words of 8 bytes; `stage`, `dtype` and `type` are int32 with padding.
 FRAME_EXTENSION, API, CONTEXT, STAGE, OPERANDS, RESULTS = 1, 2, 3, 4, 9, 14  # of a call frame
-DATA, RANK, DIMENSIONS = 3, 4, 5  # of a buffer
+TYPE, DATA, RANK, DIMENSIONS = 2, 3, 4, 5  # of a buffer
+BOOLEAN = 1  # type of a buffer's elements
 EXTENSION_TYPE, METADATA = 1, 3  # of an extension
 METADATA_VERSION = 3  # of the metadata: two int32, major and minor
 CREATE_ERROR, SCHEDULE, COUNT_THREADS = 6, 17, 18  # of the table of functions
@@ -52,118 +79,6 @@ MARK, FRAME, ITEMS, NEXT, DONE, HOLDERS, BYTES, ARGUMENTS, SIZE = 0, 1, 2, 3, 4,
 LINE = 64  # bytes of a cache line
 JOB = -1
 
-_I64 = ir.IntType(64)
-
-
-@intrinsic
-def address_of(_: Any, pointer: Any) -> Any:
-    """The address in a C pointer."""
-    return types.int64(types.voidptr), lambda _, builder, __, values: builder.ptrtoint(values[0], _I64)
-
-
-def _view(of: Any, address: types.Type, dtype: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        out = context.make_array(of)(context, builder)
-        size = context.get_abi_sizeof(context.get_data_type(of.dtype))
-        shape, strides = values[1:-1], [context.get_constant(types.intp, size)]
-        for length in reversed(shape[1:]):
-            strides.insert(0, builder.mul(strides[0], length))
-        pointer = builder.inttoptr(values[0], out.data.type)
-        arrayobj.populate_array(out, pointer, shape, strides, strides[-1], None)
-        return out._getvalue()
-
-    return of(address, *[types.int64] * of.ndim, dtype), generate
-
-
-@intrinsic
-def array(_: Any, address: Any, count: Any, dtype: Any) -> Any:
-    """`count` elements of a NumPy type at an address."""
-    return _view(types.Array(npydecl.parse_dtype(dtype), 1, "C"), types.int64, dtype)
-
-
-@intrinsic
-def matrix(_: Any, address: Any, rows: Any, columns: Any, dtype: Any) -> Any:
-    """A two-dimensional array of a NumPy type at an address."""
-    return _view(types.Array(npydecl.parse_dtype(dtype), 2, "C"), types.int64, dtype)
-
-
-@intrinsic
-def pointer_to(_: Any, address: Any) -> Any:
-    """An address as a C pointer."""
-    return types.voidptr(types.int64), lambda _, builder, __, values: builder.inttoptr(values[0], cgutils.voidptr_t)
-
-
-def _cell(builder: Any, address: Any, index: Any, bits: int) -> Any:
-    """Pointer to the integer of that many bits and that index at an address."""
-    pointer = builder.inttoptr(address, ir.IntType(bits).as_pointer())
-    return builder.gep(pointer, [index])
-
-
-@intrinsic
-def load(_: Any, address: Any, index: Any) -> Any:
-    """The word of that index at an address."""
-    signature = types.int64(types.int64, types.int64)
-    return signature, lambda _, builder, __, values: builder.load(_cell(builder, values[0], values[1], 64))
-
-
-@intrinsic
-def load_half(_: Any, address: Any, index: Any) -> Any:
-    """The int32 of that index at an address."""
-
-    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
-        return builder.sext(builder.load(_cell(builder, values[0], values[1], 32)), _I64)
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def store(_: Any, address: Any, index: Any, value: Any) -> Any:
-    """Writes a word."""
-
-    def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
-        builder.store(values[2], _cell(builder, values[0], values[1], 64))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def store_half(_: Any, address: Any, index: Any, value: Any) -> Any:
-    """Writes an int32."""
-
-    def generate(context: Any, builder: Any, __: Any, values: Any) -> Any:
-        value = builder.trunc(values[2], ir.IntType(32))
-        builder.store(value, _cell(builder, values[0], values[1], 32))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def fetch_add(_: Any, address: Any, index: Any, value: Any) -> Any:
-    """Adds to a word that other threads change too; returns the value before."""
-
-    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
-        return builder.atomic_rmw("add", _cell(builder, values[0], values[1], 64), values[2], "seq_cst")
-
-    return types.int64(types.int64, types.int64, types.int64), generate
-
-
-@intrinsic
-def call_address(_: Any, function: Any, argument: Any) -> Any:
-    """Calls the C function at an address with one pointer; returns its result, a pointer, as an address."""
-
-    def generate(_: Any, builder: Any, __: Any, values: Any) -> Any:
-        pointer = builder.inttoptr(values[0], ir.FunctionType(_I64, [_I64]).as_pointer())
-        return builder.call(pointer, [values[1]])
-
-    return types.int64(types.int64, types.int64), generate
-
-
-aligned_alloc: Any = types.ExternalFunction("aligned_alloc", types.int64(types.int64, types.int64))  # alignment, bytes
-free: Any = types.ExternalFunction("free", types.void(types.int64))
-_yield: Any = types.ExternalFunction("sched_yield", types.int32())
-
 
 @intrinsic
 def own_address(_: Any) -> Any:
@@ -173,7 +88,7 @@ def own_address(_: Any) -> Any:
         name = f"cfunc.{builder.function.name}"
         kind = ir.FunctionType(cgutils.voidptr_t, [cgutils.voidptr_t])
         wrapper = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.ptrtoint(wrapper, _I64)
+        return builder.ptrtoint(wrapper, I64)
 
     return types.int64(), generate
 
@@ -233,6 +148,28 @@ def broadcast(buffer: int, inner: int, outer: int, like: int) -> int:
 
 
 @inlined
+def part_of(call: int, index: int, axes: int, outer: int, like: int) -> int:
+    """Address of the part of an operand, its last `axes` axes, that belongs to part `outer` of the result `like`."""
+    buffer = operand(call, index)
+    return data(buffer) + broadcast(buffer, axes, outer, like) * _bytes_of(buffer, axes)
+
+
+@inlined
+def row_of(call: int, index: int, axes: int, outer: int, row: int, like: int) -> int:
+    """Address of a row, along the first of the axes, of such a part."""
+    return part_of(call, index, axes, outer, like) + row * _bytes_of(operand(call, index), axes - 1)
+
+
+@inlined
+def _bytes_of(buffer: int, axes: int) -> int:
+    """Bytes of the last axes of a buffer; its elements have 4, or one if they are booleans."""
+    total = integer(1 if load_half(buffer, 2 * TYPE) == BOOLEAN else 4)
+    for axis in range(-axes, 0):
+        total *= size(buffer, axis)
+    return total
+
+
+@inlined
 def run_items(pointer: Any, own: int, plan: Any, work: Any) -> Any:
     """Runs a custom call, on the thread that XLA calls and on others that it schedules.
 
@@ -269,7 +206,7 @@ def run_items(pointer: Any, own: int, plan: Any, work: Any) -> Any:
     free(memory)
     if is_first:
         while fetch_add(job, DONE, 0) < load(job, ITEMS):
-            _yield()
+            yield_thread()
     _release(job)
     return null()
 
@@ -335,7 +272,7 @@ def _message(_: Any) -> Any:
 
     def generate(context: Any, builder: Any, __: Any, ___: Any) -> Any:
         text = context.insert_const_string(builder.module, "graphrl: out of memory: take a smaller batch")
-        return builder.ptrtoint(text, _I64)
+        return builder.ptrtoint(text, I64)
 
     return types.int64(), generate
 
@@ -369,29 +306,46 @@ def typed(dtype: Any, shape: tuple[int, ...], *values: Any) -> list[jax.Array]:
 _lock = threading.RLock()  # of registration
 
 
-def custom_call(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Decorates the function of a custom call; `register` compiles it."""
+class CustomCall:
+    """A compiled function as a function of JAX, for programs on CPUs.
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        @functools.cache
-        def once() -> Any:
-            users, here = config.CACHE_DIR, folder(function)
-            config.CACHE_DIR = str(here)
-            try:
-                call = cfunc(types.voidptr(types.voidptr), cache=is_writable(here), **ENTRIES)(function)
-            finally:
-                config.CACHE_DIR = users
-            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(call.address), platform="cpu")
-            return call
+    Args:
+      function: function of a C pointer, see the module.
+      name: name under which XLA finds it.
+      what: name in the line that announces its compilation; empty for no line.
+      seconds: approximate time of the compilation.
+    """
 
-        def register() -> Any:
-            with _lock:
-                return once()
+    def __init__(self, function: Callable[..., Any], name: str, what: str = "", seconds: int = 10) -> None:
+        self.function, self.name, self.what, self.seconds = function, name, what, seconds
+        self._compiled: Any = None
 
-        function.register = register  # type: ignore[attr-defined]
-        return function
+    def register(self) -> None:
+        """Compiles the function, or loads it from disk, and registers it with XLA; does nothing the second time."""
+        with _lock:
+            if self._compiled is None:
+                with announced(self.function, self.what, self.seconds) if self.what else unannounced():
+                    self._compiled = self._compile()
+                target = jax.ffi.pycapsule(self._compiled.address)
+                jax.ffi.register_ffi_target(self.name, target, platform="cpu")
 
-    return decorate
+    def _compile(self) -> Any:
+        users, here = config.CACHE_DIR, folder(self.function)
+        config.CACHE_DIR = str(here)
+        try:
+            return cfunc(types.voidptr(types.voidptr), cache=is_writable(here), **ENTRIES)(self.function)
+        finally:
+            config.CACHE_DIR = users
+
+    def __call__(self, results: Sequence[jax.ShapeDtypeStruct], *operands: Any) -> list[jax.Array]:
+        """Calls it on operands, see `typed`; under `jax.vmap` all have leading axes of the mapped size or 1."""
+        self.register()
+        return list(jax.ffi.ffi_call(self.name, tuple(results), vmap_method="expand_dims")(*operands))
+
+
+def custom_call(name: str, what: str = "", seconds: int = 10) -> Callable[[Callable[..., Any]], CustomCall]:
+    """Decorates a function of a C pointer: see `CustomCall`."""
+    return lambda function: CustomCall(function, name, what, seconds)
 
 
 @inlined
@@ -415,15 +369,38 @@ def _sum(pointer: Any) -> Any:
 
 
 @functools.cache
+def is_compiled() -> bool:
+    """Returns True if programs for CPUs call compiled functions.
+
+    They do not if `GRAPHRL_LOWERING` is jax, if jaxlib or numba differ from the tested ones, or where jax computes on
+    another device by default: tracing would compile them for nothing.
+
+    Raises:
+      GraphrlError: `GRAPHRL_LOWERING` is another value.
+    """
+    return is_chosen() and works()
+
+
+def is_chosen() -> bool:
+    """Returns True if the setting and jax's default device are such that programs can call compiled functions.
+
+    Raises:
+      GraphrlError: `GRAPHRL_LOWERING` is neither auto nor jax.
+    """
+    setting = os.environ.get("GRAPHRL_LOWERING", "auto")
+    if setting not in ("auto", "jax"):
+        raise GraphrlError(f"GRAPHRL_LOWERING is {setting!r}: must be auto or jax")
+    return setting == "auto" and jax.default_backend() == "cpu"
+
+
+@functools.cache
 def works() -> bool:
     """True if a first call returns what it should; if not, it warns once, in one line."""
     try:
         if not numba.__version__.startswith(TESTED):  # its names of C functions may differ
             raise RuntimeError(f"numba {numba.__version__} is not tested")
-        _sum.register()
-        call = jax.ffi.ffi_call("graphrl_sum", jax.ShapeDtypeStruct((2,), np.float32))
-        with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
-            total = call(np.arange(10, dtype=np.float32)).tolist()
+        with jax.ensure_compile_time_eval():
+            total = _sum([jax.ShapeDtypeStruct((2,), np.float32)], np.arange(10, dtype=np.float32))[0].tolist()
     except Exception as error:  # numba's and XLA's internals may fail in any way
         total, reason = None, f"{type(error).__name__}: {error}".splitlines()[0]
     else:

@@ -13,22 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.compiled import announced, inlined, integer, part
+from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import (
     MANY,
-    array,
-    broadcast,
     count_outer,
     custom_call,
     data,
-    load_half,
     operand,
     own_address,
     result,
+    row_of,
     run_items,
     size,
     typed,
 )
+from graphrl.compiled.pointers import array, load_half
 from graphrl.decoding.random_words import random_word, unit_interval
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
 
@@ -91,7 +90,7 @@ class Queues(NamedTuple):
     end: int  # address after the arrays
 
 
-@custom_call("graphrl_sampled_orders")
+@custom_call("graphrl_sampled_orders", "sampled orders", 3)
 def orders_of_lanes(pointer: Any) -> Any:
     """Orders of all lanes of a batch of graphs."""
     return run_items(pointer, own_address(), _plan, _sample_block)
@@ -178,25 +177,15 @@ def _open_lane(call: int, lane: Any, number: int) -> None:
     like = result(call, ORDER)
     graphs, samples, n = size(like, -3), size(like, -2), size(like, -1)
     outer, graph = number // samples // graphs, number // samples % graphs
-    lane.ops = np.uint64(array(_of_graph(call, NUM_OPS, integer(1), outer, graph), integer(1), I32)[0])
-    lane.weight = _of_graph(call, WEIGHT, integer(2), outer, graph)
-    lane.indegree = _of_graph(call, INDEGREE, integer(2), outer, graph)
-    lane.op_row = _of_graph(call, OP_ROW, integer(2), outer, graph)
-    lane.op_rows = _of_graph(call, OP_ROWS, integer(2), outer, graph)
-    lane.row_entry = _of_graph(call, ROW_ENTRY, integer(3), outer, graph)
-    lane.seeds = _of_graph(call, SEEDS, integer(2), outer, graph)
+    lane.ops = np.uint64(array(row_of(call, NUM_OPS, integer(1), outer, graph, like), integer(1), I32)[0])
+    lane.weight = row_of(call, WEIGHT, integer(2), outer, graph, like)
+    lane.indegree = row_of(call, INDEGREE, integer(2), outer, graph, like)
+    lane.op_row = row_of(call, OP_ROW, integer(2), outer, graph, like)
+    lane.op_rows = row_of(call, OP_ROWS, integer(2), outer, graph, like)
+    lane.row_entry = row_of(call, ROW_ENTRY, integer(3), outer, graph, like)
+    lane.seeds = row_of(call, SEEDS, integer(2), outer, graph, like)
     lane.order = data(like) + 4 * number * n
     lane.counter, lane.samples = number % samples, samples
-
-
-@inlined
-def _of_graph(call: int, index: int, axes: int, outer: int, graph: int) -> int:
-    """Address of a graph's part of an operand whose last `axes` axes start with g."""
-    buffer, each = operand(call, index), 4
-    for axis in range(1 - axes, 0):
-        each *= size(buffer, axis)
-    batch = broadcast(buffer, axes, outer, result(call, ORDER))
-    return data(buffer) + (batch * size(buffer, -axes) + graph) * each
 
 
 @inlined
@@ -381,15 +370,11 @@ def host_orders(graph: PaddedGraph, weight: jax.Array, seeds: jax.Array, samples
     Returns:
       `[g, s, n]` int32; n after the last op.
     """
-    with announced(orders_of_lanes, "sampled orders", 3):
-        orders_of_lanes.register()
     g, n = weight.shape
     bits = np.array([block.bit_length() - 1], np.int32)
-    call = jax.ffi.ffi_call(
-        "graphrl_sampled_orders", jax.ShapeDtypeStruct((g, samples, n), jnp.int32), vmap_method="expand_dims"
-    )
     sizes = graph.sizes
-    order: jax.Array = call(
+    (order,) = orders_of_lanes(
+        [jax.ShapeDtypeStruct((g, samples, n), jnp.int32)],
         bits,
         *typed(np.int32, (g,), graph.num_ops),
         *typed(np.float32, (g, n), weight),

@@ -31,12 +31,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import evaluate
 from graphrl.costs.device.indexing import add, put, take
 from graphrl.costs.device.lanes import implied
 from graphrl.costs.device.memory import peak_memory
-from graphrl.costs.host.lowering import is_compiled
 from graphrl.costs.problem import Problem
 from graphrl.decoding.host import host_orders
 from graphrl.decoding.likelihood import log_prob, weights

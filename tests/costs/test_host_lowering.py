@@ -10,9 +10,9 @@ import pytest
 from device_graphs import PROBLEMS, SIZES, random_decisions, random_graphs
 from jax import lax
 
+from graphrl.compiled import custom_call
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import DeviceCosts, evaluate
-from graphrl.costs.host import lowering
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph, pad_batch
 
@@ -127,12 +127,12 @@ def test_gradients_are_zero() -> None:
 @pytest.mark.parametrize("setting", ["jax", "numba"])
 def test_the_environment_chooses(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHRL_LOWERING", setting)
-    lowering.is_compiled.cache_clear()
+    custom_call.is_compiled.cache_clear()
     try:
         if setting == "jax":
-            assert not lowering.is_compiled()
+            assert not custom_call.is_compiled()
         else:
             with pytest.raises(GraphrlError, match=r"GRAPHRL_LOWERING is 'numba': must be auto or jax"):
-                lowering.is_compiled()
+                custom_call.is_compiled()
     finally:
-        lowering.is_compiled.cache_clear()
+        custom_call.is_compiled.cache_clear()

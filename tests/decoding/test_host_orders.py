@@ -11,8 +11,7 @@ from device_graphs import random_graphs
 from jax import lax
 from ordering_graphs import SHARING
 
-from graphrl.compiled import entry, integer
-from graphrl.costs.host import lowering
+from graphrl.compiled import custom_call, entry, integer
 from graphrl.decoding import random_words as host_words
 from graphrl.decoding.rollout import Rollout, peaks, sample, sampled_orders
 from graphrl.graphs.datasets.layered import layered
@@ -38,9 +37,9 @@ def priorities(graph: PaddedGraph, spread: float, seed: int = 0) -> np.ndarray:
 @pytest.fixture
 def jax_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GRAPHRL_LOWERING", "jax")
-    lowering.is_compiled.cache_clear()
+    custom_call.is_compiled.cache_clear()
     yield
-    lowering.is_compiled.cache_clear()
+    custom_call.is_compiled.cache_clear()
 
 
 def both(run: Callable[..., jax.Array], *args: object) -> tuple[np.ndarray, np.ndarray]:
@@ -171,7 +170,7 @@ def test_a_rollout_is_that_of_pure_jax(jax_only: None) -> None:
     pure = run()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHRL_LOWERING", "auto")
-        lowering.is_compiled.cache_clear()
+        custom_call.is_compiled.cache_clear()
         host = run()
     np.testing.assert_array_equal(host.order, pure.order)
     np.testing.assert_array_equal(host.peak, pure.peak)

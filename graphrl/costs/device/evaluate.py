@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.decode import Schedule, num_events, schedule
 from graphrl.costs.device.decode_dense import num_events as num_dense_events
 from graphrl.costs.device.decode_dense import schedule_dense
 from graphrl.costs.device.lanes import implied, node_count
 from graphrl.costs.device.memory import peak_memory
-from graphrl.costs.host.lowering import host_costs, is_compiled
+from graphrl.costs.host.lowering import host_costs
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import PaddedGraph

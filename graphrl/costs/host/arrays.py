@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.compiled import inlined, integer, part
-from graphrl.compiled.custom_call import array, broadcast, data, matrix, operand, result, size
+from graphrl.compiled.custom_call import data, operand, part_of, result, row_of, size
+from graphrl.compiled.pointers import array, matrix
 
 # Operands, each with its shape after leading axes of `jax.vmap`. Letters are those of graphs/padding.py.
 SETTINGS = 0  # [6] int32: devices, transfer model, and True for: makespan, memory, resident weights, orders
@@ -204,18 +205,15 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
 
 
 @inlined
-def _field(call: int, index: int, axes: int, outer: int, item: int) -> int:
-    """Address of an operand's part for an outer index: its last `axes` axes, of elements of `item` bytes."""
-    buffer, each = operand(call, index), item
-    for axis in range(-axes, 0):
-        each *= size(buffer, axis)
-    return data(buffer) + broadcast(buffer, axes, outer, result(call, MAKESPAN)) * each
+def _field(call: int, index: int, axes: int, outer: int) -> int:
+    """Address of an operand's part for an outer index: its last `axes` axes."""
+    return part_of(call, index, integer(axes), outer, result(call, MAKESPAN))
 
 
 @inlined
-def row(call: int, index: int, outer: int, graph: int, item: int) -> int:
+def row(call: int, index: int, outer: int, graph: int) -> int:
     """Address of a graph's row of an operand `[g, x]`."""
-    return _field(call, index, 2, outer, item) + graph * size(operand(call, index), -1) * item
+    return row_of(call, index, integer(2), outer, graph, result(call, MAKESPAN))
 
 
 @inlined
@@ -224,9 +222,9 @@ def read_decisions(call: int, decisions: Decisions, outer: int, first: int, coun
     like = result(call, MAKESPAN)
     lanes, devices = size(like, -2) * size(like, -1), size(result(call, PEAK), -3)
     n, keys, row, key_row = decisions.ops, devices * decisions.tensors, decisions.op_row, decisions.key_row
-    placement = array(_field(call, PLACEMENT, 3, outer, 4), n * lanes, I32)
-    op_keys = array(_field(call, OP_KEYS, 3, outer, 4), n * lanes, F32)
-    transfer_keys = array(_field(call, TRANSFER_KEYS, 4, outer, 4), keys * lanes, F32)
+    placement = array(_field(call, PLACEMENT, 3, outer), n * lanes, I32)
+    op_keys = array(_field(call, OP_KEYS, 3, outer), n * lanes, F32)
+    transfer_keys = array(_field(call, TRANSFER_KEYS, 4, outer), keys * lanes, F32)
     for v in range(n):
         for lane in range(count):
             device = placement[v * lanes + first + lane]
@@ -266,19 +264,19 @@ def scaled(units: np.float32) -> int:
 @part
 def read_graph(call: int, memory: int, words: np.ndarray, outer: int, graph: int) -> None:
     """Reads a graph of the batch into a thread's memory."""
-    n = integer(array(_field(call, NUM_OPS, 1, outer, 4), graph + 1, I32)[graph])
-    t = integer(array(_field(call, NUM_TENSORS, 1, outer, 4), graph + 1, I32)[graph])
-    use_tensor = array(row(call, USE_TENSOR, outer, graph, 4), size(operand(call, USE_TENSOR), -1), I32)
-    use_op = array(row(call, USE_OP, outer, graph, 4), len(use_tensor), I32)
-    source = array(row(call, CONTROL_SOURCE, outer, graph, 4), size(operand(call, CONTROL_SOURCE), -1), I32)
-    target = array(row(call, CONTROL_TARGET, outer, graph, 4), len(source), I32)
+    n = integer(array(_field(call, NUM_OPS, 1, outer), graph + 1, I32)[graph])
+    t = integer(array(_field(call, NUM_TENSORS, 1, outer), graph + 1, I32)[graph])
+    use_tensor = array(row(call, USE_TENSOR, outer, graph), size(operand(call, USE_TENSOR), -1), I32)
+    use_op = array(row(call, USE_OP, outer, graph), len(use_tensor), I32)
+    source = array(row(call, CONTROL_SOURCE, outer, graph), size(operand(call, CONTROL_SOURCE), -1), I32)
+    target = array(row(call, CONTROL_TARGET, outer, graph), len(source), I32)
     e = f = 0
     while e < len(use_tensor) and use_tensor[e] < t:
         e += 1
     while f < len(source) and source[f] < n:
         f += 1
     working = 0
-    workspace = array(row(call, WORKSPACE, outer, graph, 4), n, F32)
+    workspace = array(row(call, WORKSPACE, outer, graph), n, F32)
     for v in range(n):
         working |= workspace[v] > 0
     words[OUTER], words[GRAPH], words[OPS], words[TENSORS] = outer, graph, n, t
@@ -310,8 +308,8 @@ def read_graph(call: int, memory: int, words: np.ndarray, outer: int, graph: int
 @inlined
 def _read_ops(call: int, g: Graph, outer: int, graph: int) -> None:
     n = len(g.now)
-    runtime = array(row(call, RUNTIME, outer, graph, 4), n, F32)
-    workspace = array(row(call, WORKSPACE, outer, graph, 4), n, F32)
+    runtime = array(row(call, RUNTIME, outer, graph), n, F32)
+    workspace = array(row(call, WORKSPACE, outer, graph), n, F32)
     for v in range(n):
         op = g.ops[v]
         op.bytes, op.workspace, op.runtime, op.waits = 0, scaled(workspace[v]), runtime[v], 0
@@ -320,11 +318,11 @@ def _read_ops(call: int, g: Graph, outer: int, graph: int) -> None:
 @inlined
 def _read_tensors(call: int, g: Graph, outer: int, graph: int) -> None:
     t = len(g.tensors) - 1
-    producer = array(row(call, PRODUCER, outer, graph, 4), t, I32)
-    num_bytes = array(row(call, TENSOR_BYTES, outer, graph, 4), t, F32)
-    owned = array(row(call, OWNED_BYTES, outer, graph, 4), t, F32)
-    seconds = array(row(call, TRANSFER_SECONDS, outer, graph, 4), t, F32)
-    kept = array(row(call, KEPT, outer, graph, 1), t, np.uint8)
+    producer = array(row(call, PRODUCER, outer, graph), t, I32)
+    num_bytes = array(row(call, TENSOR_BYTES, outer, graph), t, F32)
+    owned = array(row(call, OWNED_BYTES, outer, graph), t, F32)
+    seconds = array(row(call, TRANSFER_SECONDS, outer, graph), t, F32)
+    kept = array(row(call, KEPT, outer, graph), t, np.uint8)
     at = 0
     for i in range(t):
         tensor = g.tensors[i]
@@ -344,9 +342,9 @@ def _read_tensors(call: int, g: Graph, outer: int, graph: int) -> None:
 @inlined
 def _read_shares(call: int, g: Graph, outer: int, graph: int) -> None:
     t, s = len(g.tensors) - 1, len(g.shares) // 4
-    tensor = array(row(call, SHARE_TENSOR, outer, graph, 4), s, I32)
-    of = array(row(call, SHARE_OF, outer, graph, 4), s, I32)
-    reuses = array(row(call, SHARE_REUSES, outer, graph, 1), s, np.uint8)
+    tensor = array(row(call, SHARE_TENSOR, outer, graph), s, I32)
+    of = array(row(call, SHARE_OF, outer, graph), s, I32)
+    reuses = array(row(call, SHARE_REUSES, outer, graph), s, np.uint8)
     for i in range(t):
         g.alias[i] = -1
     for i in range(s):

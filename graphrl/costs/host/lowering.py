@@ -11,28 +11,27 @@ with a warning.
 """
 
 import functools
-import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.compiled import announced, inlined, integer, part, start_compile
+from graphrl.compiled import inlined, integer, part, start_compile
 from graphrl.compiled.custom_call import (
     MANY,
-    array,
     count_outer,
     custom_call,
     data,
+    is_chosen,
     operand,
     own_address,
     result,
     run_items,
     size,
     typed,
-    works,
 )
+from graphrl.compiled.pointers import array
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.host.arrays import (
     CONTROL_TARGET,
@@ -66,25 +65,7 @@ from graphrl.costs.host.arrays import (
 )
 from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.host.decode import simulate
-from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import PaddedGraph
-
-
-@functools.cache
-def is_compiled() -> bool:
-    """Returns True if programs for CPUs call compiled functions.
-
-    They do not if `GRAPHRL_LOWERING` is jax, if jaxlib or numba differ from the tested ones, or where jax computes on
-    another device by default: tracing would compile them for nothing.
-
-    Raises:
-      GraphrlError: `GRAPHRL_LOWERING` is another value.
-    """
-    setting = os.environ.get("GRAPHRL_LOWERING", "auto")
-    if setting not in ("auto", "jax"):
-        raise GraphrlError(f"GRAPHRL_LOWERING is {setting!r}: must be auto or jax")
-    return setting == "auto" and jax.default_backend() == "cpu" and works()
-
 
 NAME = "costs"
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
@@ -92,14 +73,13 @@ FEW = 2000  # ops times lanes that one thread computes alone: scheduling another
 
 def prepare() -> None:
     """Compiles the costs, or loads them from disk."""
-    with announced(costs_of_lanes, NAME):
-        costs_of_lanes.register()
+    costs_of_lanes.register()
 
 
 def prepare_in_background() -> None:
     """Starts to compile the costs in another process, if they are not on disk and CPUs are used."""
-    if os.environ.get("GRAPHRL_LOWERING") != "jax" and jax.default_backend() == "cpu":
-        start_compile(costs_of_lanes, NAME, prepare)
+    if is_chosen():
+        start_compile(costs_of_lanes.function, NAME, prepare)
 
 
 def host_costs(
@@ -127,22 +107,14 @@ def host_costs(
     Returns:
       Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`.
     """
-    prepare()
     n, g, p = decisions.placement.shape
     flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders)
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    call = jax.ffi.ffi_call(
-        "graphrl_costs",
-        (
-            shape((g, p)),
-            shape((problem.devices, g, p)),
-            jax.ShapeDtypeStruct((steps if orders else 0, g, p), jnp.int32),
-            shape((n if orders else 0, g, p)),
-        ),
-        vmap_method="expand_dims",
-    )
+    results = [shape((g, p)), shape((problem.devices, g, p))]
+    results += [jax.ShapeDtypeStruct((steps if orders else 0, g, p), jnp.int32), shape((n if orders else 0, g, p))]
     a, sizes, t = graph, graph.sizes, graph.sizes.tensors
-    spans, peaks, events, ends = call(
+    spans, peaks, events, ends = costs_of_lanes(
+        results,
         np.asarray(flags, np.int32),
         *typed(np.int32, (g,), a.num_ops, a.num_tensors),
         *typed(np.float32, (g, n), a.runtime, a.workspace, a.weight),
@@ -160,7 +132,7 @@ def host_costs(
     return spans, peaks, events, ends
 
 
-@custom_call("graphrl_costs")
+@custom_call("graphrl_costs", NAME)
 def costs_of_lanes(pointer: Any) -> Any:
     """Costs of all lanes of a population on a batch of graphs: the operands and results of `arrays.py`."""
     return run_items(pointer, own_address(), _plan, _cost_block)
@@ -211,7 +183,7 @@ def _cost_block(call: int, block: int, memory: int) -> None:
         if words[OUTER] != outer or words[GRAPH] != graph:
             read_graph(call, decisions.end, words, outer, graph)
         g = graph_at(call, decisions.end, words[OPS], words[TENSORS], words[USES], words[CONTROLS], words[WORKING])
-        weight = row(call, WEIGHT, outer, graph, 4) if settings[4] != 0 else integer(0)
+        weight = row(call, WEIGHT, outer, graph) if settings[4] != 0 else integer(0)
         latest = simulate(g, decisions, lane, settings[2] != 0, weight)
         makespan[first + lane] = latest if settings[2] != 0 else F32(0)
         for device in range(g.devices):

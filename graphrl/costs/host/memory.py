@@ -4,7 +4,7 @@ Index t * d + b is the buffer of tensor t's copy on device b.
 """
 
 from graphrl.compiled import inlined, part
-from graphrl.compiled.custom_call import array
+from graphrl.compiled.pointers import array
 from graphrl.costs.host.arrays import F32, Graph, scaled
 
 NEVER = 2**31 - 1  # place at which a buffer ends that is never freed

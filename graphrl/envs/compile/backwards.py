@@ -10,21 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.compiled import announced, inlined, integer, part
+from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import (
     MANY,
-    array,
-    broadcast,
     count_outer,
     custom_call,
     data,
     operand,
     own_address,
+    part_of,
     result,
     run_items,
     size,
     typed,
 )
+from graphrl.compiled.pointers import array
 
 RUNTIME, PLACE, FOLLOWING = 0, 1, 2  # operands: [n] float32, [n] int32, [n] int32
 SOURCE, TARGET = 3, 4  # operands: [m] int32
@@ -47,21 +47,18 @@ def compiled_backwards(
     Returns:
       Latest end of each op and the longest path of run times after it, `[n]` float32 each.
     """
-    with announced(backwards_of_schedules, "features of schedules", 2):
-        backwards_of_schedules.register()
     shape = jax.ShapeDtypeStruct(runtime.shape, jnp.float32)
-    call = jax.ffi.ffi_call("graphrl_backwards", (shape, shape), vmap_method="expand_dims")
     n, m = runtime.shape, source.shape
     operands = [
         *typed(np.float32, n, runtime),
         *typed(np.int32, n, place, following),
         *typed(np.int32, m, source, target),
     ]
-    latest, tail = call(*operands)
+    latest, tail = backwards_of_schedules([shape, shape], *operands)
     return latest, tail
 
 
-@custom_call("graphrl_backwards")
+@custom_call("graphrl_backwards", "features of schedules", 2)
 def backwards_of_schedules(pointer: Any) -> Any:
     """Walks all schedules of a batch, with the operands and results above."""
     return run_items(pointer, own_address(), _plan, _walk)
@@ -75,21 +72,16 @@ def _plan(call: int) -> tuple[int, int, int]:
     return schedules, integer(1 if schedules * n < FEW else MANY), 4 * (2 * n + 1 + m)
 
 
-@inlined
-def _of_item(call: int, index: int, item: int, count: int) -> int:
-    """Address of an item's part of an operand."""
-    buffer = operand(call, index)
-    return data(buffer) + 4 * count * broadcast(buffer, integer(1), item, result(call, LATEST))
-
-
 @part
 def _walk(call: int, item: int, memory: int) -> None:
     """Walks one schedule; `memory` has room for 2 n + 1 + m int32."""
-    n, m = size(result(call, LATEST), -1), size(operand(call, SOURCE), -1)
-    runtime = array(_of_item(call, RUNTIME, item, n), n, F32)
-    place = array(_of_item(call, PLACE, item, n), n, I32)
-    following = array(_of_item(call, FOLLOWING, item, n), n, I32)
-    source, target = array(_of_item(call, SOURCE, item, m), m, I32), array(_of_item(call, TARGET, item, m), m, I32)
+    like = result(call, LATEST)
+    n, m = size(like, -1), size(operand(call, SOURCE), -1)
+    runtime = array(part_of(call, RUNTIME, integer(1), item, like), n, F32)
+    place = array(part_of(call, PLACE, integer(1), item, like), n, I32)
+    following = array(part_of(call, FOLLOWING, integer(1), item, like), n, I32)
+    source = array(part_of(call, SOURCE, integer(1), item, like), m, I32)
+    target = array(part_of(call, TARGET, integer(1), item, like), m, I32)
     order, begins = array(memory, n, I32), array(memory + 4 * n, n + 1, I32)
     targets = array(memory + 4 * (2 * n + 1), m, I32)
     latest = array(data(result(call, LATEST)) + 4 * n * item, n, F32)

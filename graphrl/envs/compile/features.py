@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.compiled import late_entry
+from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
-from graphrl.costs.host.lowering import is_compiled
 from graphrl.costs.problem import CPU
 from graphrl.envs.compile.backwards import compiled_backwards
 from graphrl.envs.compile.generator import CompileParams
