@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import graphrl
-from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.parser import Parser
 from graphrl.files import write_atomically
+from graphrl.process import enable_compilation_cache
 from graphrl.progress import progress
 
 ORDERS = (

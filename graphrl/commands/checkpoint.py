@@ -9,7 +9,6 @@ from graphrl.commands.common import (
     add_model,
     check_outputs,
     check_pictures,
-    enable_compilation_cache,
     option,
     print_json,
     seconds,
@@ -18,6 +17,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.optimize import DEFAULT_SECONDS, model_graph
+from graphrl.process import enable_compilation_cache
 from graphrl.progress import progress
 from graphrl.units import format_seconds, parse_bytes
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS

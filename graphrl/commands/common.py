@@ -1,7 +1,7 @@
-"""Shared code of the commands: options, output files, printing, and the compilation cache.
+"""Shared code of the commands: options, output files, and printing.
 
 Output files are checked before the search. `write_result` saves a result elsewhere if its file cannot be written, so
-that a long search is not lost. `enable_compilation_cache` keeps compiled programs on disk for other processes.
+that a long search is not lost.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from graphrl.costs.problem import Objective, Problem
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import PICTURES, cache_folder, descriptor_of, quote_path
+from graphrl.files import PICTURES, descriptor_of, quote_path
 from graphrl.graphs.graph import Machine
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
@@ -290,19 +289,6 @@ def _check_writable(path: str) -> None:
 def print_json(data: Mapping[str, Any]) -> None:
     """Prints one JSON object on one line."""
     print(json.dumps(data, allow_nan=False), flush=True)
-
-
-def enable_compilation_cache() -> None:
-    """Enables JAX's persistent compilation cache for this process and its children.
-
-    Does nothing if the user has set a cache folder, or if JAX is imported already. JAX itself is not imported: not
-    every search needs it. The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Only commands
-    call this: a library leaves it to the program that imports it. If the folder cannot be written, programs are
-    compiled again in each process.
-    """
-    if "jax" not in sys.modules and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache_folder("jax"))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 File = tuple[str | None, Callable[[str], object]]  # its path, None to skip it, and the function that writes it

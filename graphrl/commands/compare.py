@@ -14,7 +14,6 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    enable_compilation_cache,
     integer,
     methods_help,
     option,
@@ -25,6 +24,7 @@ from graphrl.commands.progress import runs_bar
 from graphrl.errors import GraphrlError, ProblemError, clipped
 from graphrl.methods import KINDS, METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
+from graphrl.process import enable_compilation_cache
 from graphrl.units import parse_integer
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    enable_compilation_cache,
     methods_help,
     print_json,
     write_result,
@@ -29,6 +28,7 @@ from graphrl.methods import MAP_KINDS, MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
+from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds

@@ -18,7 +18,6 @@ from graphrl.commands.common import (
     check_json_name,
     check_outputs,
     check_pictures,
-    enable_compilation_cache,
     methods_help,
     print_json,
     problem_of,
@@ -30,6 +29,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
+from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds

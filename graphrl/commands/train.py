@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
-from graphrl.commands.common import enable_compilation_cache, integer, print_json
+from graphrl.commands.common import integer, print_json
 from graphrl.errors import ProblemError
 from graphrl.units import align_columns, format_seconds
 
@@ -110,7 +110,6 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.training.run import train
 
     devices.configure(*agent.work_items(config), distributed=args.distributed)
-    enable_compilation_cache()
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder} yet: starting one", file=sys.stderr)
     try:

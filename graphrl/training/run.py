@@ -22,6 +22,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
+from graphrl.process import enable_compilation_cache
 from graphrl.progress import Pace, Show, compile_clock, progress
 from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
@@ -258,6 +259,8 @@ def run_config(
 def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
     """Trains in a folder (see `folder.locked_folder`) until the last step or a signal to stop.
 
+    Enables JAX's persistent compilation cache (`process.enable_compilation_cache`).
+
     Args:
       name: name of the agent.
       agent, config: the agent, and every setting.
@@ -271,6 +274,7 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
         finite.
       KeyboardInterrupt: a signal before the first checkpoint of a run, or a second signal.
     """
+    enable_compilation_cache()
     with locked_folder(folder, resume):
         prepare_in_background()
         count, what = agent.work_items(config)

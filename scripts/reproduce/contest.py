@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.commands.common import enable_compilation_cache
 from graphrl.commands.progress import runs_bar
 from graphrl.compare.cluster import share
 from graphrl.compare.comparison import compare
@@ -22,6 +21,7 @@ from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.methods import digest
+from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Budget
 from reproduce.results import bullets
 
