@@ -107,8 +107,12 @@ class OnMesh:
 
     def compile(self, state: Any, key: jax.Array, batch: Batch) -> None:
         """Compiles for arguments of these shapes, so that calls with them do not. Any thread may call this."""
+        self.jitted.lower(*self.shapes(state, key, batch)).compile()
+
+    def shapes(self, state: Any, key: jax.Array, batch: Batch) -> tuple[Any, ...]:
+        """Returns shapes, dtypes and shardings of the arguments of a call."""
         shardings = self.state, NamedSharding(self.batch.mesh, PartitionSpec()), self.batch
-        self.jitted.lower(*map(_shapes, (state, key, batch), shardings)).compile()
+        return tuple(map(_shapes, (state, key, batch), shardings))
 
 
 def _shapes(tree: Any, shardings: Any) -> Any:
