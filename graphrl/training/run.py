@@ -20,10 +20,9 @@ from jax.sharding import Mesh
 
 from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import BrokenError, quote_path, read_document, write_document
+from graphrl.files import BrokenError, enable_compilation_cache, quote_path, read_document, write_document
 from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
 from graphrl.mesh import make_mesh
-from graphrl.process import enable_compilation_cache
 from graphrl.progress import Pace, Show, compile_clock, progress
 from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
