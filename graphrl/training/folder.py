@@ -14,10 +14,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
-from graphrl.files import make_folder, quote_path
+from graphrl.files import content, make_folder, quote_path
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints, current_metrics
 
@@ -100,10 +100,22 @@ def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManage
     return writer(str(folder / BOARD), purge_step=purge, flush_secs=10)
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
-    """Reads a run's `metrics.jsonl`, one dict per line, for plots; metrics have their new names."""
-    with open(Path(folder) / FILE, encoding="utf-8") as file:
-        return [json.loads(line, object_hook=current_metrics) for line in file]
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Reads a run's `metrics.jsonl`, one dict per line, for plots; metrics have their new names.
+
+    An incomplete last line, of a run that was killed or still writes, is left out.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+    """
+    lines = []
+    with content(Path(folder) / FILE) as data:
+        for line in bytes(data).splitlines():
+            try:
+                lines.append(json.loads(line, object_hook=current_metrics))
+            except ValueError:
+                break
+    return lines
 
 
 def _truncate(file: "FileIO", after: int | None) -> None:
