@@ -195,7 +195,7 @@ def curves_of(groups: Groups, metric: str, *, x: str = UPDATES, aggregate: Aggre
         if not any(metric in run.metrics() for run in runs):
             raise ProblemError(f"{name} has no metric {metric[:60]!r}: {_known_metrics({name: runs})}")
         series = [pair for pair in (run.series(metric, x) for run in runs) if len(pair[0])]
-        if not series:
+        if not series or not any(x in position for run in runs for position, _ in run.points()):
             raise ProblemError(f"{name} does not record {x[:60]!r}: choose updates or seconds")
         curves[name] = _aggregated(series, aggregate)
     return curves

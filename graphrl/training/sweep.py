@@ -28,7 +28,6 @@ from graphrl.training.config import (
     as_dict,
     as_text,
     current_names,
-    differences,
     merged,
     parsed,
     updated,
@@ -177,7 +176,7 @@ def _runs(sweep: Sweep, agent: Agent, folder: Path) -> Iterator[Run]:
     for combination in itertools.product(*sweep.values.values()):
         values = parsed([f"{key}={value}" for key, value in zip(sweep.values, combination, strict=True)])
         config = updated(default_config(agent), merged(sweep.config, values))
-        setting = ",".join(f"{key}={as_text(value_of(as_dict(config), key))}" for key in differences({}, values))
+        setting = ",".join(f"{key}={as_text(value_of(as_dict(config), key))}" for key in _names(values))
         if setting in settings:
             raise ProblemError(f"{setting} is swept twice: list each value once")
         settings.add(setting)
@@ -196,6 +195,15 @@ def _run(sweep: Sweep, agent: Agent, setting: str, folder: Path, values: Mapping
     started = has_run(folder)
     config = run_config(agent, merged(sweep.config, values), folder if started else None, name=sweep.agent)
     return Run(setting, folder, config, started, started and _last_step(folder) >= config.training.steps)
+
+
+def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields the full names of the settings of a nested dict."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _last_step(folder: Path) -> int:
@@ -223,12 +231,12 @@ def train_sweep(agent: Agent, sweep: Sweep, runs: Sequence[Run], folder: Path) -
                 continue
             if devices.any_process(stop()):
                 return True, failed
-            _print(f"run {number} of {len(runs)}: {run.folder}")
             key = run.config.agent, run.config.data
             if shared is None or shared[0] != key:
                 stop.work = "loading the graphs"
                 shared = None  # frees the graphs of the setting before
                 shared = key, Parts.create(agent, run.config)
+            _print(f"run {number} of {len(runs)}: {run.folder}")
             try:
                 result = train(
                     sweep.agent, agent, run.config, run.folder, resume=run.started, parts=shared[1], stop=stop
