@@ -88,14 +88,13 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("agent", metavar="AGENT", help=f"agent to train: {', '.join(AGENTS)}")
     parser.add_argument(
         "values", nargs="*", metavar="KEY=VALUE", help="change a setting, for example training.steps=500"
     )
-    if isinstance(parser, Parser):
-        parser.rest = "values"
+    parser.rest = "values"
     parser.add_argument("--config", metavar="FILE", help="file of settings: TOML, or JSON if it ends in .json")
     parser.add_argument(
         "--set",
@@ -168,7 +167,7 @@ def _train_sweep(args: argparse.Namespace, agent: "Agent", values: Mapping[str, 
     from graphrl.training import devices
     from graphrl.training.config import updated
     from graphrl.training.run import default_config
-    from graphrl.training.sweep import parse_seeds, parse_values, plan_sweep, train_sweep
+    from graphrl.training.sweep import check_folder, parse_seeds, parse_values, plan_sweep, train_sweep
 
     if args.seeds is not None and "seed" in values:
         raise ProblemError("seed and --seeds both choose seeds: leave one of them out")
@@ -177,6 +176,7 @@ def _train_sweep(args: argparse.Namespace, agent: "Agent", values: Mapping[str, 
     sweep, runs = plan_sweep(args.agent, agent, folder, values, swept=swept, seeds=seeds, resume=args.resume)
     if args.list:
         return _print_settings(updated(default_config(agent), sweep.config), args.json)
+    check_folder(folder, args.resume)
     counts, (what, *_) = zip(*(agent.work_items(run.config) for run in runs), strict=True)
     devices.configure(math.gcd(*counts), what, distributed=args.distributed)  # devices that share every run's items
     interrupted, failed = train_sweep(agent, sweep, runs, folder)

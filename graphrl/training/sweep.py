@@ -11,6 +11,7 @@ seeds of one step draw graphs of different size buckets.
 import contextlib
 import dataclasses
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class Sweep:
     Attributes:
       agent: name of the agent.
       config: settings that all runs share, before those of `values` (`config.as_dict`).
-      values: values of each swept setting, as typed, by its name: there is a run for each combination.
+      values: values of each swept setting by its name, as text: there is a run for each combination.
       seeds: seeds of each combination; without any, `config` has the only one, and runs have no folder "seed-N".
     """
 
@@ -63,18 +64,23 @@ class Run(NamedTuple):
     """One run of a sweep.
 
     Attributes:
-      setting: its swept settings, as in "agent.learning_rate=0.01,training.steps=500"; "" without any.
+      values: values of the swept settings by name, as text.
       folder: its folder.
       config: all its settings.
-      started: True if the folder has a run, to be continued.
+      started: True if the folder has a run, which is continued.
       finished: True if that run has reached its last step.
     """
 
-    setting: str
+    values: dict[str, str]
     folder: Path
     config: RunConfig[Any]
-    started: bool
-    finished: bool
+    started: bool = False
+    finished: bool = False
+
+    @property
+    def setting(self) -> str:
+        """Its swept settings, as in "agent.learning_rate=0.01,training.steps=500"; "" without any."""
+        return ",".join(f"{name}={value}" for name, value in self.values.items())
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -117,6 +123,14 @@ def has_sweep(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+def check_folder(folder: Path, resume: bool) -> None:
+    """Raises ProblemError if a sweep cannot be started, or with `resume` continued, in a folder."""
+    if has_run(folder):
+        raise ProblemError(f"{quote_path(folder)} has a run: choose another --out")
+    if has_sweep(folder) and not resume:
+        raise ProblemError(f"{quote_path(folder)} has runs: continue them (--resume), or choose another --out")
+
+
 def plan_sweep(
     name: str,
     agent: Agent,
@@ -139,27 +153,31 @@ def plan_sweep(
       resume: True continues the sweep in the folder, if there is one.
 
     Raises:
-      ProblemError: an unknown or wrong setting, one that a resumed run cannot change, or the folder has a run.
+      ProblemError: an unknown or wrong setting, or one that a resumed run cannot change.
       GraphrlError: the settings in the folder cannot be read.
     """
-    if has_run(folder) or (has_sweep(folder) and not resume):
-        remedy = "choose another --out" if has_run(folder) else "continue them (--resume), or choose another --out"
-        raise ProblemError(f"{quote_path(folder)} has {'a run' if has_run(folder) else 'runs'}: {remedy}")
-    default = default_config(agent)
-    if not has_sweep(folder):
-        sweep = Sweep(name, as_dict(updated(default, values)), dict(swept), list(seeds))
-        return sweep, list(_runs(sweep, agent, folder))
-    stored = _read(folder, name)
-    if (swept and [*swept] != [*stored.values]) or (seeds and not stored.seeds):
+    stored = _read(folder, name) if resume and has_sweep(folder) else None
+    if stored is None:
+        config = updated(default_config(agent), values)
+    else:
+        config = continued_config(default_config(agent), stored.config, values, folder)
+        swept, seeds = swept or stored.values, seeds or stored.seeds
+    sweep = Sweep(name, as_dict(config), dict(swept), list(seeds))
+    runs = list(_runs(sweep, agent, folder, resume))
+    converted = {key: list(dict.fromkeys(run.values[key] for run in runs)) for key in runs[0].values}
+    sweep = dataclasses.replace(sweep, values=converted)
+    return sweep if stored is None else _extended(stored, sweep, folder), runs
+
+
+def _extended(stored: Sweep, sweep: Sweep, folder: Path) -> Sweep:
+    """Adds the values and seeds of a resumed sweep to those stored in its folder."""
+    if [*sweep.values] != [*stored.values] or bool(sweep.seeds) != bool(stored.seeds):
         before = ", ".join([*stored.values, *(["seeds"] if stored.seeds else [])])
         raise ProblemError(
             f"{quote_path(folder)} has runs for each of {before}: sweep the same, or choose another --out"
         )
-    config = as_dict(continued_config(default, stored.config, values, folder))
-    requested = Sweep(name, config, dict(swept or stored.values), list(seeds or stored.seeds))
-    every = {key: list(dict.fromkeys([*stored.values[key], *requested.values[key]])) for key in stored.values}
-    sweep = Sweep(name, config, every, list(dict.fromkeys([*stored.seeds, *requested.seeds])))
-    return sweep, list(_runs(requested, agent, folder))
+    values = {key: list(dict.fromkeys([*stored.values[key], *sweep.values[key]])) for key in stored.values}
+    return dataclasses.replace(sweep, values=values, seeds=list(dict.fromkeys([*stored.seeds, *sweep.seeds])))
 
 
 def _read(folder: Path, name: str) -> Sweep:
@@ -170,31 +188,34 @@ def _read(folder: Path, name: str) -> Sweep:
     return dataclasses.replace(stored, config=current_names(stored.config, quote_path(path)))
 
 
-def _runs(sweep: Sweep, agent: Agent, folder: Path) -> Iterator[Run]:
+def _runs(sweep: Sweep, agent: Agent, folder: Path, resume: bool) -> Iterator[Run]:
     """Yields the runs of a sweep."""
+    if math.prod(map(len, sweep.values.values())) * max(1, len(sweep.seeds)) > _MAX_RUNS:
+        raise ProblemError(f"the sweep has more than {_MAX_RUNS:,} runs: name fewer values or seeds")
     settings: set[str] = set()
     for combination in itertools.product(*sweep.values.values()):
         values = parsed([f"{key}={value}" for key, value in zip(sweep.values, combination, strict=True)])
         config = updated(default_config(agent), merged(sweep.config, values))
-        setting = ",".join(f"{key}={as_text(value_of(as_dict(config), key))}" for key in _names(values))
-        if setting in settings:
-            raise ProblemError(f"{setting} is swept twice: list each value once")
-        settings.add(setting)
+        run = Run({key: as_text(value_of(as_dict(config), key)) for key in _names(values)}, folder, config)
+        if run.setting in settings:
+            raise ProblemError(f"{run.setting} is swept twice: list each value once")
+        settings.add(run.setting)
         if sweep.seeds and "seed" in values:
             raise ProblemError("--sweep seed and --seeds both choose seeds: leave one of them out")
-        if len(settings) * max(1, len(sweep.seeds)) > _MAX_RUNS:
-            raise ProblemError(f"the sweep has more than {_MAX_RUNS:,} runs: name fewer values or seeds")
-        place = folder / setting.replace("/", "_")
+        run = run._replace(folder=folder / run.setting.replace("/", "_"))
         for seed in sweep.seeds:
-            yield _run(sweep, agent, setting, place / f"seed-{seed}", {**values, "seed": seed})
+            seeded = run._replace(folder=run.folder / f"seed-{seed}")
+            yield _completed(seeded, sweep, agent, {**values, "seed": seed}, resume)
         if not sweep.seeds:
-            yield _run(sweep, agent, setting, place, values)
+            yield _completed(run, sweep, agent, values, resume)
 
 
-def _run(sweep: Sweep, agent: Agent, setting: str, folder: Path, values: Mapping[str, Any]) -> Run:
-    started = has_run(folder)
-    config = run_config(agent, merged(sweep.config, values), folder if started else None, name=sweep.agent)
-    return Run(setting, folder, config, started, started and _last_step(folder) >= config.training.steps)
+def _completed(run: Run, sweep: Sweep, agent: Agent, values: Mapping[str, Any], resume: bool) -> Run:
+    """Adds a run's settings, with its own `values`, and if it is resumed its state in its folder."""
+    started = resume and has_run(run.folder)
+    config = run_config(agent, merged(sweep.config, values), run.folder if started else None, name=sweep.agent)
+    finished = started and _last_step(run.folder) >= config.training.steps
+    return run._replace(config=config, started=started, finished=finished)
 
 
 def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -137,6 +137,16 @@ def test_seeds_share_compiled_programs_and_are_added_to(
     assert_same(final_state(tmp_path / "one/seed-6"), final_state(tmp_path / "three/seed-6"))
 
 
+def test_a_resumed_sweep_gets_further_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ("--out", str(tmp_path), "--resume", "--json")
+    for values in ("5e-2", "0.05,0.1"):
+        assert main(["train", "tiny", "training.steps=1", "--sweep", f"agent.rate={values}", *out]) == 0
+    assert capsys.readouterr().err.count("run 2 of 2") == 1
+    assert main(["train", "tiny", *out]) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert [setting["setting"] for setting in settings] == ["agent.rate=0.05", "agent.rate=0.1"] == runs_in(tmp_path)
+
+
 def test_a_run_with_infinite_numbers_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "tiny", *SHORT, "--sweep", "agent.poisoned=3,none", "--out", str(tmp_path / "runs")]
     assert main(command) == 1
