@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from graphrl.colours import GRID, MARKERS, colour
@@ -269,6 +270,7 @@ def curves_figure(
         if count > 1:
             axes.fill_between(curve.x, curve.y.low, curve.y.high, color=shade, alpha=0.2, linewidth=0)
     axes.set_xlabel(_plain(x.replace("_", " ")))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=x == UPDATES))
     axes.set_ylabel(_plain(metric))
     if any(len(runs) > 1 for runs in groups.values()):
         words = {"mean": "mean", "iqm": "interquartile mean"}[aggregate]

@@ -112,9 +112,10 @@ def parse_values(texts: Sequence[str]) -> dict[str, list[str]]:
         found = [whole or single.strip() for whole, single in _VALUE.findall(given)]
         if not key.strip() or not found:
             raise ProblemError(f"{text[:60]!r} is not KEY=VALUE,VALUE, as in agent.learning_rate=1e-2,3e-3")
-        if key.strip() in values:
-            raise ProblemError(f"{key.strip()[:60]} is swept twice: list all its values in one --sweep")
-        values[key.strip()] = found
+        name = next(_names(parsed([f"{key}={found[0]}"])))  # its new name, if it has an old one
+        if name in values:
+            raise ProblemError(f"{name[:60]} is swept twice: list all its values in one --sweep")
+        values[name] = found
     return values
 
 
@@ -236,7 +237,7 @@ def _last_step(folder: Path) -> int:
 
 
 def train_sweep(agent: Agent, sweep: Sweep, runs: Sequence[Run], folder: Path) -> tuple[bool, list[Path]]:
-    """Trains all unfinished runs. A run whose numbers become infinite ends alone; one line reports it.
+    """Trains all unfinished runs. A run whose numbers are not finite ends alone; one line reports it.
 
     Returns:
       True if a signal ended it before the last run did, and the folders of the runs that failed.

@@ -147,7 +147,7 @@ def test_a_resumed_sweep_gets_further_values(tmp_path: Path, capsys: pytest.Capt
     assert [setting["setting"] for setting in settings] == ["agent.rate=0.05", "agent.rate=0.1"] == runs_in(tmp_path)
 
 
-def test_a_run_with_infinite_numbers_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_numbers_are_not_finite_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "tiny", *SHORT, "--sweep", "agent.poisoned=3,none", "--out", str(tmp_path / "runs")]
     assert main(command) == 1
     printed = capsys.readouterr()
