@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,24 @@ def test_a_killed_sweep_is_resumed_with_its_settings(
     ]
     for run in RUNS:
         assert_same(final_state(folder / run), final_state(swept / run))
+
+
+@pytest.mark.parametrize("step", [2, 4])  # within the first run, and at its end
+def test_a_signal_ends_a_sweep(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, save = tmp_path / "run", checkpoints.save
+
+    def interrupt(path: Path, state: Any) -> None:
+        if f"step-0000000{step}" in str(path):
+            signal.raise_signal(signal.SIGINT)
+        save(path, state)
+
+    monkeypatch.setattr(checkpoints, "save", interrupt)
+    assert main(["train", "tiny", *SHORT, "--seeds", "0,2", "--out", str(folder)]) == 1
+    assert f"graphrl: stopped; resume with: graphrl train tiny --out {folder} --resume" in capfd.readouterr().err
+    assert runs_in(folder) == ["seed-0"]
+    assert read_info(folder / f"seed-0/step-0000000{step}").step == step
 
 
 def test_seeds_share_compiled_programs_and_are_added_to(
