@@ -50,8 +50,8 @@ KEY=VALUE, changes one. A file for --config has the same names in TOML or JSON; 
 seeds and sweeps: --seeds 0-4 trains five seeds one after another, in DIR/seed-0 to DIR/seed-4. --sweep trains each of
 the values of a setting, in DIR/agent.learning_rate=0.01 ...; several --sweep train all combinations, and --seeds each
 with several seeds. Every folder is a run as any other. Seeds share the graphs and the compiled programs. The table at
-the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval. A run whose numbers are
-not finite ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
+the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval. A run whose numbers
+become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
 
 stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
 --resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run
@@ -225,17 +225,17 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
 
 def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Path) -> None:
     """Prints the table of a sweep: each setting, or each seed if there is only one setting, then the best setting."""
+    settings = summary["settings"]
+    scored = [setting for setting in settings if setting["mean"] is not None]
     if args.json:
         print_json(summary)
-    else:
-        settings = summary["settings"]
+    elif scored:
         rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "mean", "95% interval")]
         if len(settings) == 1:
             rows += [(Path(run["folder"]).name, "1", f"{run['best_score']:.4g}", "-") for run in settings[0]["runs"]]
         if len(settings) > 1 or len(settings[0]["runs"]) > 1:
             rows += [_row(setting) for setting in settings]
         print("\n".join(align_columns(rows, left=1)))
-        scored = [setting for setting in settings if setting["mean"] is not None]
         if len(scored) > 1:
             print(f"best setting: {max(scored, key=lambda setting: setting['mean'])['setting']}")
         print(f"learning curves: graphrl plot {folder}")
@@ -258,8 +258,7 @@ def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -
 
     from graphrl.compare.curves import interval
     from graphrl.training.checkpoints import Checkpoints, find, read_info
-    from graphrl.training.folder import has_run
-    from graphrl.training.run import read_settings
+    from graphrl.training.folder import has_run, read_settings
 
     settings: dict[str, list[dict[str, Any]]] = {run.setting: [] for run in runs}
     metric = ""

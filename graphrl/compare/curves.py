@@ -22,8 +22,7 @@ from graphrl.colours import GRID, MARKERS, colour
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import quote_path, write_atomically
 from graphrl.plan.plot import DPI
-from graphrl.training.folder import FILE, has_run, read_metrics
-from graphrl.training.run import read_settings
+from graphrl.training.folder import FILE, has_run, read_metrics, read_settings
 
 Aggregate = Literal["mean", "iqm"]
 
@@ -198,6 +197,8 @@ def curves_of(groups: Groups, metric: str, *, x: str = UPDATES, aggregate: Aggre
         series = [pair for pair in (run.series(metric, x) for run in runs) if len(pair[0])]
         if not series or not any(x in position for run in runs for position, _ in run.points()):
             raise ProblemError(f"{name} does not record {x[:60]!r}: choose updates or seconds")
+        if any((np.diff(positions) < 0).any() for positions, _ in series):
+            raise ProblemError(f"{x[:60]} also decreases in {name}: choose updates or seconds")
         curves[name] = _aggregated(series, aggregate)
     return curves
 

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import BrokenError, quote_path, read_document, write_document
+from graphrl.files import BrokenError, quote_path
 from graphrl.learning.learner import Learner, Metrics, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.process import enable_compilation_cache
@@ -28,12 +28,11 @@ from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
-from graphrl.training.config import RunConfig, Schedule, as_dict, current_names, differences, updated
+from graphrl.training.config import RunConfig, Schedule, as_dict, differences, updated
 from graphrl.training.data import Batch, Data, Shared, prefetched
-from graphrl.training.folder import SETTINGS, locked_folder, metrics_log
+from graphrl.training.folder import RunSettings, locked_folder, metrics_log, read_settings, write_settings
 from graphrl.units import format_end
 
-FORMAT, VERSION = "graphrl-training", 1
 _LINE_EVERY = 10.0  # seconds between lines of progress without a terminal
 
 
@@ -325,7 +324,7 @@ def train(
         checkpoints = Checkpoints(folder, config.training.keep)
         last = _last_readable(checkpoints, learner)
         if devices.is_main():
-            write_document(folder / SETTINGS, RunSettings(name, as_dict(config), learner.score), FORMAT, VERSION)
+            write_settings(folder, RunSettings(name, as_dict(config), learner.score))
         info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
@@ -370,27 +369,6 @@ class _Update(NamedTuple):
 
 class TrainingError(GraphrlError):
     """Training has produced a number that is not finite."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Contents of `run.json`: the agent's name, every setting (`config.as_dict`), and the name of the held-out metric
-    that selects the best checkpoint ("" in runs of version 0.2.0).
-    """
-
-    agent: str
-    config: dict[str, Any]
-    score: str = ""
-
-
-def read_settings(folder: Path) -> RunSettings:
-    """Reads the settings with which the folder's run was started; they have their new names.
-
-    Raises:
-      GraphrlError: the folder has no readable `run.json`.
-    """
-    settings = read_document(folder / SETTINGS, RunSettings, FORMAT, VERSION)
-    return dataclasses.replace(settings, config=current_names(settings.config, quote_path(folder / SETTINGS)))
 
 
 def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
