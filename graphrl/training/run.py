@@ -326,7 +326,7 @@ def train(
 ) -> Result:
     """Trains in a folder (see `folder.locked_folder`) until the last step or a signal to stop.
 
-    Enables JAX's persistent compilation cache (`process.enable_compilation_cache`).
+    Enables JAX's persistent compilation cache (`files.enable_compilation_cache`).
 
     Args:
       name: name of the agent.
