@@ -14,7 +14,6 @@ from graphrl.bench.cases import Measured, Row
 from graphrl.colours import COLOURS, GRID, MARKERS
 
 _STYLES = tuple(zip(COLOURS, MARKERS, strict=False))  # graphrl, then the yardsticks
-_MAX_COLUMNS = 3
 _WIDTH = 9  # of a column of figures
 _TEXT_WIDTHS = {"case": 29, "environment": 12, "policy": 7, "work": 18, "": 0}  # of columns of text, by name
 
@@ -48,6 +47,7 @@ class Table(NamedTuple):
     section: Callable[[Any], Hashable]  # row -> key; rows with equal keys form one section
     labels: tuple[str, str]  # labels of the picture's axes
     point: Callable[[Any], tuple[str, str, int, float] | None]  # row -> point, see `write_curves`; None: not plotted
+    panels: int = 3  # of the picture, side by side
 
     def printer(self) -> Callable[[Sequence[Any]], None]:
         """Returns a function that prints rows, as soon as they are measured, below the heading and the rows before."""
@@ -77,7 +77,7 @@ class Table(NamedTuple):
     def plot(self, rows: Sequence[Measured], file: IO[bytes]) -> None:
         """Plots the rows as curves, and writes them as PNG to the file."""
         points = [point for point in map(self.point, rows) if point is not None]
-        write_curves(f"{self.heading}\n{machine_line(rows)}", self.labels, points, file)
+        write_curves(f"{self.heading}\n{machine_line(rows)}", self.labels, points, file, self.panels)
 
 
 SEARCH_TABLE = Table(  # a row is a case: graphrl's row and, if it was measured, that of pure JAX
@@ -134,7 +134,7 @@ def _rounded(figure: float | None) -> str:
 
 
 def write_curves(
-    heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes]
+    heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes], most: int
 ) -> None:
     """Writes a PNG of curves, with log scales on both axes.
 
@@ -143,12 +143,13 @@ def write_curves(
       labels: labels of the x and y axes.
       points: (panel name, curve name, x, y) for each point.
       file: binary file to write to.
+      most: most panels side by side.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     panels, lines = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
-    columns = max(1, min(_MAX_COLUMNS, len(panels)))
+    columns = max(1, min(most, len(panels)))
     height = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(0.8 + 3.6 * columns, 1.5 + 2.7 * height), layout="constrained", dpi=150)
     axes = figure.subplots(height, columns, squeeze=False, sharex=True, sharey=True).ravel()

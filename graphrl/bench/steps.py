@@ -134,28 +134,31 @@ class Steps:
         """
         with machine.pinned(self._settings.threads) as pinned:
             machine.configure(self._settings.threads)
+            first_seconds = FIRST_SECONDS
             for number, (env, of_env) in enumerate(self._cells.items()):
                 share = limit.share(len(self._cells) - number)
-                bench = _Environment(self._settings, env, max(self._counts), pinned)
+                bench = _Environment(self._settings, env, max(self._counts), pinned, first_seconds)
                 for cell in of_env:
-                    if bench.seconds(cell) > share.left:
+                    if bench.seconds(cell) > share.left and cell != next(iter(self._cells.values()))[0]:
                         limit.left_out += 1
                         continue
                     yield [bench.row(cell, log)]
+                first_seconds = max(first_seconds, bench.first_seconds)
 
 
 class _Environment:
     """Measures the cells of one environment, and predicts the time of a cell from those measured before."""
 
-    def __init__(self, settings: Settings, id: str, most: int, pinned: bool) -> None:
+    def __init__(self, settings: Settings, id: str, most: int, pinned: bool, first_seconds: float) -> None:
         self._settings, self._id, self._most, self._pinned = settings, id, most, pinned
-        self._firsts: dict[int, _First] = {}  # by number of ops
+        self.first_seconds = first_seconds  # expected time of the first cell of a policy; later, the longest one
+        self._firsts: dict[int, First] = {}  # by number of ops
         self._taken: dict[Cell, tuple[float, float]] = {}  # seconds of a call, and of the whole cell
 
     def row(self, cell: Cell, log: Log) -> StepRow:
         """Measures a cell, or returns the row of a cell that takes too long or too much memory."""
         if self._nearest(cell) is None and cell.count > 16:  # the first one could take hours
-            self._measure(cell._replace(count=1), log)
+            self._measure(cell._replace(count=1), lambda _: log(f"{cell}: trying one environment"))
         call = self._call_seconds(cell)
         if call > MAX_CALL:
             return self._row(cell, skipped=f"a call would take about {call:.0f} s")
@@ -164,7 +167,7 @@ class _Environment:
     def seconds(self, cell: Cell) -> float:
         """Predicts the seconds that a cell takes."""
         if (nearest := self._nearest(cell)) is None:
-            return FIRST_SECONDS
+            return self.first_seconds
         (call, whole), next_call = self._taken[nearest], self._call_seconds(cell)
         if next_call > MAX_CALL:
             return 0.0  # not measured
@@ -195,6 +198,7 @@ class _Environment:
         ours, *jax_rate = [taken.per_second(clock) for taken in samples]
         call = cell.count * program.steps / samples[0].per_second("wall")
         self._taken[cell] = call, time.perf_counter() - started
+        self.first_seconds = max(self.first_seconds, self._taken[cell][1])
         return self._row(
             cell,
             steps_per_s=ours,
@@ -205,11 +209,11 @@ class _Environment:
             call_s=call,
         )
 
-    def _first(self, cell: Cell) -> "_First":
+    def _first(self, cell: Cell) -> "First":
         """Returns the instances of the cell's size after a reset."""
         if cell.ops not in self._firsts:
             instances = make_instances(self._id, cell.ops, self._most, self._settings.seed)
-            self._firsts[cell.ops] = _after_reset(instances, self._settings.seed)
+            self._firsts[cell.ops] = after_reset(instances, self._settings.seed)
         return self._firsts[cell.ops]
 
     def _row(self, cell: Cell, **fields: Any) -> StepRow:
@@ -235,7 +239,7 @@ class _Environment:
 class _Program:
     """Rollouts of a cell, compiled; on CPUs also in pure JAX, where that differs."""
 
-    def __init__(self, cell: Cell, first: "_First", settings: Settings, log: Log) -> None:
+    def __init__(self, cell: Cell, first: "First", settings: Settings, log: Log) -> None:
         self._cell, self._settings = cell, settings
         instances = first.instances
         self.steps = _timed_steps(cell, instances)
@@ -246,10 +250,10 @@ class _Program:
         self._rows = first.keys, first.state, first.changed, instances.params, network_params
         self.num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.count
         self.compile_s = 0.0
-        self._programs: list[Callable[..., Any]] = []
+        self._programs: list[jax.stages.Compiled] = []
         if self.fits:
             log(f"{cell}: compiling")
-            self._compile(_rollout(first, _policy(cell, instances, settings.seed), self.steps))
+            self._compile(rollout(first, _policy(cell, instances, settings.seed), self.steps))
 
     @property
     def fits(self) -> bool:
@@ -272,8 +276,8 @@ class _Program:
         runs = [repeated_calls(program, arguments, evaluations) for program in self._programs]
         return interleaved(runs, self._settings.repeats, self._settings.seconds)
 
-    def _compile(self, rollout: Callable[..., Any]) -> None:
-        local = jax.shard_map(rollout, mesh=self._mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
+    def _compile(self, play: Callable[..., Any]) -> None:
+        local = jax.shard_map(play, mesh=self._mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((self._cell.count, *leaf.shape[1:]), leaf.dtype, sharding=self._sharding),
             self._rows,
@@ -290,7 +294,7 @@ class _Program:
                 self._programs.append(compile_program(local, *shapes)[0])
 
 
-class _First(NamedTuple):
+class First(NamedTuple):
     """Instances after a reset."""
 
     instances: Instances
@@ -301,7 +305,7 @@ class _First(NamedTuple):
     sources: list[int | None]  # for each leaf of the observation, its place in the instance's leaves; None: it changes
 
 
-def _after_reset(instances: Instances, seed: int) -> "_First":
+def after_reset(instances: Instances, seed: int) -> First:
     """Resets the environments, and finds the leaves of observations that steps compute, and do not take from the
     instance. Only these are carried from step to step: copies of the others could take longer than the step.
     """
@@ -316,7 +320,7 @@ def _after_reset(instances: Instances, seed: int) -> "_First":
     sources = [next((i for i, one in enumerate(given) if one is leaf), None) for leaf in trace.outvars]
     leaves, structure = jax.tree.flatten(timestep.observation)
     changed = [leaf for leaf, source in zip(leaves, sources, strict=True) if source is None]
-    return _First(instances, keys, state, changed, structure, sources)
+    return First(instances, keys, state, changed, structure, sources)
 
 
 def _policy(cell: Cell, instances: Instances, seed: int) -> Policy:
@@ -330,7 +334,7 @@ def _timed_steps(cell: Cell, instances: Instances) -> int:
     return instances.episode if is_whole else min(instances.episode, MAX_STEPS)
 
 
-def _rollout(first: _First, policy: Policy, steps: int) -> Callable[..., Any]:
+def rollout(first: First, policy: Policy, steps: int) -> Callable[..., Any]:
     """Returns a function that plays `steps` steps of a batch of environments after a reset.
 
     It maps keys, states, changed leaves of observations, and parameters of `Instances` to done flags `[g]`, sums of
@@ -338,7 +342,7 @@ def _rollout(first: _First, policy: Policy, steps: int) -> Callable[..., Any]:
     """
     step = jax.vmap(first.instances.env.step)
 
-    def rollout(keys: jax.Array, state: Any, changed: list[jax.Array], params: Any, network_params: Any) -> Any:
+    def play(keys: jax.Array, state: Any, changed: list[jax.Array], params: Any, network_params: Any) -> Any:
         prepared, given = policy.prepare(keys, params, network_params), jax.tree.leaves(params)
 
         def advance(carry: Any, number: jax.Array) -> Any:
@@ -360,7 +364,7 @@ def _rollout(first: _First, policy: Policy, steps: int) -> Callable[..., Any]:
         _, changed, total, done = carry
         return done, total, changed
 
-    return rollout
+    return play
 
 
 def _figure(value: float | None) -> str:
@@ -386,6 +390,7 @@ STEPS_TABLE = Table(
     },
     section=lambda row: row.env,
     labels=("parallel environments", "steps / s"),
+    panels=2,
     point=lambda row: (
         None
         if row.steps_per_s is None

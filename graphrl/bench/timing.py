@@ -127,10 +127,10 @@ class Limit:
         return Limit(None if math.isinf(self._end) else self.left / parts)
 
     def within(self, cases: Sequence[T]) -> Iterator[T]:
-        """Yields the cases until the next one would exceed the limit, if it takes as long as the last one."""
+        """Yields the first case, and more until one that takes as long as the last one would exceed the limit."""
         seconds = 0.0
         for number, case in enumerate(cases):
-            if seconds > self.left:
+            if number and seconds > self.left:
                 self.left_out = len(cases) - number
                 return
             started = time.perf_counter()
@@ -341,7 +341,7 @@ def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
 
 
-def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:
+def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[jax.stages.Compiled, float]:
     """Compiles a function for the arguments; returns the program, and the seconds to trace and compile it."""
     started = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
