@@ -1,7 +1,8 @@
 """Writes docs/results/throughput-environments.md: steps a second of the environments, by `graphrl bench`.
 
-python scripts/environment_steps.py
-python scripts/environment_steps.py --rows out/bench.jsonl  # of graphrl bench --envs all --all --threads 1 --output out
+python scripts/environment_steps.py                                        # all cells, on one core
+python scripts/environment_steps.py --seconds 10min
+python scripts/environment_steps.py --seconds 10min --rows out/bench.jsonl # of such a run of graphrl bench
 """
 
 import json
@@ -19,7 +20,7 @@ from graphrl.compare.report import markdown
 from graphrl.files import write_atomically
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "throughput-environments.md"
-COMMAND = "bench", "--envs", "all", "--all", "--threads", "1"
+COMMAND = "bench", "--envs", "all", "--threads", "1"
 TITLE = "Steps a second of the environments"
 SETTING = (
     "`jax.vmap` of policy and `env.step` in one program, a `jax.lax.scan` of up to 64 steps from the start of an "
@@ -32,13 +33,13 @@ SETTING = (
 )
 
 
-def measured(folder: Path) -> list[StepRow]:
-    """Measures all cells; returns the rows.
+def measured(command: Sequence[str], folder: Path) -> list[StepRow]:
+    """Runs the command; returns the rows.
 
     Raises:
       SystemExit: the measurement fails.
     """
-    if code := graphrl([*COMMAND, "--output", str(folder)]):
+    if code := graphrl([*command, "--output", str(folder)]):
         raise SystemExit(code)
     return read(folder / "bench.jsonl")
 
@@ -48,7 +49,7 @@ def read(path: Path) -> list[StepRow]:
     return [StepRow(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def page(rows: Sequence[StepRow]) -> str:
+def page(rows: Sequence[StepRow], command: Sequence[str]) -> str:
     """Returns the page's text."""
     ids = list(ROLLOUTS)
     rows = sorted(rows, key=lambda row: (ids.index(row.env), row.policy == "network", row.size, row.envs))
@@ -56,7 +57,7 @@ def page(rows: Sequence[StepRow]) -> str:
     table = markdown(list(columns), [[text(row) for text in columns.values()] for row in rows])
     origin = here()
     origin = Origin(frozenset([0]), frozenset([f"{rows[0].device_kind}, one core"]), origin.versions, origin.dates)
-    return results_text(TITLE, [Table(TITLE, origin, (SETTING, table), _summary(rows))], f"graphrl {' '.join(COMMAND)}")
+    return results_text(TITLE, [Table(TITLE, origin, (SETTING, table), _summary(rows))], f"graphrl {' '.join(command)}")
 
 
 def _summary(rows: Sequence[StepRow]) -> str:
@@ -74,12 +75,14 @@ def _summary(rows: Sequence[StepRow]) -> str:
 def main() -> None:
     """Measures, or reads rows, and writes the page."""
     parser = Parser(description=__doc__, epilog=f"writes {PAGE.name}")
+    parser.add_argument("--seconds", metavar="TIME", help="time limit (default: none)")
     parser.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="rows to write (default: measure them)")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE.md", help=f"(default: {PAGE.name} of docs)")
     args = parser.parse_args()
+    command = [*COMMAND, *(["--all"] if args.seconds is None else ["--seconds", args.seconds])]
     with tempfile.TemporaryDirectory() as folder:
-        rows = measured(Path(folder)) if args.rows is None else read(args.rows)
-    write_atomically(args.output, lambda file: file.write(page(rows)))
+        rows = measured(command, Path(folder)) if args.rows is None else read(args.rows)
+    write_atomically(args.output, lambda file: file.write(page(rows, command)))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def own_cache() -> Iterator[None]:
     jax.config.update("jax_enable_compilation_cache", cache)
 
 
+def bench(arguments: str) -> int:
+    """Runs the command on one thread, with short samples; returns the exit code."""
+    return main(["bench", *arguments.split(), "--threads", "1", "--quick"])
+
+
 def test_every_environment_is_measured() -> None:
     assert set(ROLLOUTS) == set(registered())
 
@@ -72,9 +77,8 @@ def test_a_rollout_is_an_episode_of_steps() -> None:
 
 
 def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The network plays whole episodes; cells beyond the limit are counted."""
-    arguments = "bench Ordering-v0 --counts 2 --sizes 70 --threads 1 --quick --json --output".split()
-    assert main([*arguments, str(tmp_path)]) == 0
+    """The network plays whole episodes."""
+    assert bench(f"Ordering-v0 --counts 2 --sizes 70 --json --output {tmp_path}") == 0
     printed = capsys.readouterr()
     assert [line.partition(" (")[0] for line in printed.err.splitlines()] == [
         "1/2 Ordering-v0, 70 ops, 2 environments, random",
@@ -100,8 +104,8 @@ def test_what_takes_too_long_is_marked_and_the_rest_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "MAX_CALL", 1e-9)
-    bench = Steps(SMALL, ["Ordering-v0"], (2, 4), ["random"])
-    one, two = (row for rows in bench.measure(Limit(None), lambda _: None) for row in rows)
+    small = Steps(SMALL, ["Ordering-v0"], (2, 4), ["random"])
+    one, two = (row for rows in small.measure(Limit(None), lambda _: None) for row in rows)
     assert one.steps_per_s is not None
     assert two.steps_per_s is None
     assert two.skipped.startswith("a call would take about")
@@ -110,7 +114,7 @@ def test_what_takes_too_long_is_marked_and_the_rest_counted(
     monkeypatch.setattr(machine, "free_bytes", lambda: 0)
     (row,) = next(Steps(SMALL, ["Ordering-v0"], (2,), ["random"]).measure(Limit(None), lambda _: None))
     assert row.skipped.startswith("needs ")
-    assert main("bench Ordering-v0 --sizes 16 --counts 2,4 --threads 1 --quick --seconds 1ms".split()) == 0
+    assert bench("Ordering-v0 --sizes 16 --counts 2,4 --seconds 1ms") == 0
     printed = capsys.readouterr()
     assert "of memory" in printed.out
     assert "graphrl: 3 of 4 cases were left out for time: --all measures all" in printed.err
@@ -118,7 +122,7 @@ def test_what_takes_too_long_is_marked_and_the_rest_counted(
 
 @pytest.mark.slow
 def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("bench --envs all --sizes 16 --counts 2 --threads 1 --quick --json --all".split()) == 0
+    assert bench("--envs all --sizes 16 --counts 2 --json --all") == 0
     rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(row.env, row.policy) for row in rows] == [(env, policy) for env in ROLLOUTS for policy in steps.POLICIES]
     assert all(row.steps_per_s for row in rows)
