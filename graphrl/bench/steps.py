@@ -248,7 +248,9 @@ class _Program:
         self._sharding = NamedSharding(self._mesh, BY_GRAPH)
         network_params = instances.network_params if cell.policy == "network" else ()
         self._rows = first.keys, first.state, first.changed, instances.params, network_params
-        self.num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.count
+        # the batch is made on the host
+        batch = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.count
+        self.num_bytes = 2 * batch
         self.compile_s = 0.0
         self._programs: list[jax.stages.Compiled] = []
         if self.fits:
@@ -287,7 +289,7 @@ class _Program:
         used = compiled.memory_analysis()
         if used is not None:
             each = used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes
-            self.num_bytes = max(self.num_bytes, each * self._mesh.size)
+            self.num_bytes = self.num_bytes // 2 + each * self._mesh.size
         # with a network only random actions are compared: its time is the same in both
         if self.fits and self._cell.policy == "random" and _CALLS in compiled.as_text():
             with pure_jax():

@@ -37,8 +37,8 @@ DESCRIPTION = """Measure the throughput of environments, decoders, maps, network
                and BRKGA runs of about 5,000 evaluations, on random graphs of three families on two devices; the
                first lines are of one graph and of a batch of 64
 
-Lines are printed as soon as they are measured, the most telling ones first. After 3 minutes (--seconds) the rest is
-left out, which a last line says; --all measures everything."""
+Lines are printed as soon as they are measured, the most telling ones first. Of environments and of the search, what
+would take more than 3 minutes (--seconds) is left out, and a last line counts it; --all measures everything."""
 
 EXAMPLES = """examples:
   graphrl bench --envs all
@@ -66,7 +66,7 @@ process is pinned to a core and CPU time counts, else wall time. With more threa
 of the graphs. Compile seconds are without a cache, "cached" those of a second process with one. Costs are compared
 before anything is timed."""
 
-SECONDS = 180.0  # default time limit
+SECONDS = 180.0  # default time limit of environments and of the search
 ENVIRONMENTS = "ENV..."  # the kind of benchmark that environments are
 DEFAULT_SIZES, DEFAULT_TRANSFERS = (64, 512, 2048), ("free",)  # of the search, without --all
 
@@ -121,7 +121,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help=f"ops of the graphs (default: 64,512,2048; the search with --all: 64,128,512,2048; {defaults})",
     )
     limits = parser.add_mutually_exclusive_group()
-    text = "time limit: cases that would take longer are left out (default: 3min)"
+    text = "time limit: cases that would take longer are left out (default: 3min; --orders, --maps, --decisions: none)"
     limits.add_argument("--seconds", type=seconds, metavar="TIME", help=text)
     limits.add_argument("--all", action="store_true", help="measure all cases, without a time limit")
     parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
@@ -139,8 +139,9 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.bench.report import json_lines
     from graphrl.bench.timing import Limit
 
-    limit = Limit(None if args.all else SECONDS if args.seconds is None else args.seconds)
     name, settings = _kind(args), _settings(args)
+    default = None if args.all or name in KINDS else SECONDS
+    limit = Limit(default if args.seconds is None else args.seconds)
     bench = _benchmark(args, name, settings)
     folder = None if args.output is None else _folder(args.output)
     rows: list[Any] = []

@@ -128,7 +128,7 @@ def own_cache() -> Iterator[None]:
 def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, cases: int) -> list[dict[str, Any]]:
     """The rows of a small run that must succeed, as JSON; speeds are not tested."""
     out = folder / "out"
-    assert main(["bench", *arguments.split(), "--quick", "--json", "--output", str(out)]) == 0
+    assert main(["bench", *arguments.split(), "--all", "--quick", "--json", "--output", str(out)]) == 0
     printed = capsys.readouterr()
     lines = [line for line in printed.err.splitlines() if not line.startswith("graphrl: compiling")]  # once a machine
     progress = [line.partition(" ")[0] for line in lines]
