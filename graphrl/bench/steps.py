@@ -39,7 +39,6 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.units import format_bytes
 
 COUNTS = 1, 16, 256, 4096
-SIZES = 64, 512, 2048
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 MAX_ENVS = 1 << 16
 MAX_STEPS = 64  # steps of an episode that are timed
@@ -56,10 +55,10 @@ class Cell(NamedTuple):
     env: str
     policy: PolicyName
     ops: int  # requested number of ops
-    count: int  # number of parallel environments
+    envs: int  # number of parallel environments
 
     def __str__(self) -> str:
-        return f"{self.env}, {self.ops:,} ops, {self.count:,} environment{'s' * (self.count > 1)}, {self.policy}"
+        return f"{self.env}, {self.ops:,} ops, {self.envs:,} environment{'s' * (self.envs > 1)}, {self.policy}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,8 +156,8 @@ class _Environment:
 
     def row(self, cell: Cell, log: Log) -> StepRow:
         """Measures a cell, or returns the row of a cell that takes too long or too much memory."""
-        if self._nearest(cell) is None and cell.count > 16:  # the first one could take hours
-            self._measure(cell._replace(count=1), lambda _: log(f"{cell}: trying one environment"))
+        if self._nearest(cell) is None and cell.envs > 16:  # the first one could take hours
+            self._measure(cell._replace(envs=1), lambda _: log(f"{cell}: trying one environment"))
         call = self._call_seconds(cell)
         if call > MAX_CALL:
             return self._row(cell, skipped=f"a call would take about {call:.0f} s")
@@ -176,15 +175,15 @@ class _Environment:
     def _nearest(self, cell: Cell) -> Cell | None:
         """Returns the measured cell that is nearest to this one, of those with no more ops and environments."""
         below = [
-            one for one in self._taken if one.policy == cell.policy and one.ops <= cell.ops and one.count <= cell.count
+            one for one in self._taken if one.policy == cell.policy and one.ops <= cell.ops and one.envs <= cell.envs
         ]
-        return max(below, key=lambda one: (one.ops, one.count), default=None)
+        return max(below, key=lambda one: (one.ops, one.envs), default=None)
 
     def _call_seconds(self, cell: Cell) -> float:
         """Predicts the seconds of a call: in proportion to ops and environments, on accelerators to roots of them."""
         if (nearest := self._nearest(cell)) is None:
             return 0.0
-        growth = cell.count / nearest.count * cell.ops / nearest.ops
+        growth = cell.envs / nearest.envs * cell.ops / nearest.ops
         return self._taken[nearest][0] * (growth if jax.default_backend() == "cpu" else math.sqrt(growth))
 
     def _measure(self, cell: Cell, log: Log) -> StepRow:
@@ -196,7 +195,7 @@ class _Environment:
         log(f"{cell}: timing")
         samples, clock = program.samples(), machine.clock(self._pinned)
         ours, *jax_rate = [taken.per_second(clock) for taken in samples]
-        call = cell.count * program.steps / samples[0].per_second("wall")
+        call = cell.envs * program.steps / samples[0].per_second("wall")
         self._taken[cell] = call, time.perf_counter() - started
         self.first_seconds = max(self.first_seconds, self._taken[cell][1])
         return self._row(
@@ -230,7 +229,7 @@ class _Environment:
             policy=cell.policy,
             size=cell.ops,
             n=instances.ops,
-            envs=cell.count,
+            envs=cell.envs,
             steps=_timed_steps(cell, instances),
             **fields,
         )
@@ -244,12 +243,12 @@ class _Program:
         instances = first.instances
         self.steps = _timed_steps(cell, instances)
         self._is_whole = self.steps == instances.episode
-        self._mesh = machine.make_mesh(settings.threads, cell.count)
+        self._mesh = machine.make_mesh(settings.threads, cell.envs)
         self._sharding = NamedSharding(self._mesh, BY_GRAPH)
         network_params = instances.network_params if cell.policy == "network" else ()
         self._rows = first.keys, first.state, first.changed, instances.params, network_params
         # the batch is made on the host
-        batch = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.count
+        batch = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.envs
         self.num_bytes = 2 * batch
         self.compile_s = 0.0
         self._programs: list[jax.stages.Compiled] = []
@@ -268,20 +267,20 @@ class _Program:
         Raises:
           GraphrlError: episodes have ended too early, or not at all.
         """
-        index = np.arange(self._cell.count) % len(self._rows[0])
+        index = np.arange(self._cell.envs) % len(self._rows[0])
         arguments = jax.device_put(jax.tree.map(lambda leaf: leaf[index], self._rows), self._sharding)
         for program in self._programs:
             done = program(*arguments)[0]
             if not bool((done == self._is_whole).all()):
                 raise GraphrlError(f"{self._cell.env}: {self.steps} steps are not an episode, or a part of one")
-        evaluations = self._cell.count * self.steps
+        evaluations = self._cell.envs * self.steps
         runs = [repeated_calls(program, arguments, evaluations) for program in self._programs]
         return interleaved(runs, self._settings.repeats, self._settings.seconds)
 
     def _compile(self, play: Callable[..., Any]) -> None:
         local = jax.shard_map(play, mesh=self._mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
         shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((self._cell.count, *leaf.shape[1:]), leaf.dtype, sharding=self._sharding),
+            lambda leaf: jax.ShapeDtypeStruct((self._cell.envs, *leaf.shape[1:]), leaf.dtype, sharding=self._sharding),
             self._rows,
         )
         compiled, self.compile_s = compile_program(local, *shapes)
@@ -291,7 +290,7 @@ class _Program:
             each = used.argument_size_in_bytes + used.output_size_in_bytes + used.temp_size_in_bytes
             self.num_bytes = self.num_bytes // 2 + each * self._mesh.size
         # with a network only random actions are compared: its time is the same in both
-        if self.fits and self._cell.policy == "random" and _CALLS in compiled.as_text():
+        if self.fits and self._cell.policy == "random" and _CALLS in (compiled.as_text() or ""):
             with pure_jax():
                 self._programs.append(compile_program(local, *shapes)[0])
 

@@ -68,7 +68,8 @@ before anything is timed."""
 
 SECONDS = 180.0  # default time limit of environments and of the search
 ENVIRONMENTS = "ENV..."  # the kind of benchmark that environments are
-DEFAULT_SIZES, DEFAULT_TRANSFERS = (64, 512, 2048), ("free",)  # of the search, without --all
+SIZES = (64, 512, 2048)  # default ops of graphs of environments
+SEARCH_SIZES, SEARCH_TRANSFERS = (64, 512), ("free",)  # of the search, without --all
 
 
 class Kind(NamedTuple):
@@ -118,7 +119,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=option(_numbers),
         metavar="N,...",
-        help=f"ops of the graphs (default: 64,512,2048; the search with --all: 64,128,512,2048; {defaults})",
+        help=f"ops of the graphs (default: 64,512; --all: 64,128,512,2048; environments: 64,512,2048; {defaults})",
     )
     limits = parser.add_mutually_exclusive_group()
     text = "time limit: cases that would take longer are left out (default: 3min; --orders, --maps, --decisions: none)"
@@ -251,8 +252,10 @@ def _settings(args: argparse.Namespace) -> "Settings":
     defaults: dict[str, Any] = {"repeats": 3} if name == ENVIRONMENTS else {}
     if name in KINDS:
         defaults["sizes"] = KINDS[name].sizes
-    elif name == ENVIRONMENTS or not args.all:
-        defaults |= {"sizes": DEFAULT_SIZES, "transfers": DEFAULT_TRANSFERS}
+    elif name == ENVIRONMENTS:
+        defaults["sizes"] = SIZES
+    elif not args.all:
+        defaults |= {"sizes": SEARCH_SIZES, "transfers": SEARCH_TRANSFERS}
     options = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers, "graphs": args.graphs}
     return Settings(
         threads=count_cores() if args.threads is None else args.threads,

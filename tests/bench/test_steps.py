@@ -38,7 +38,7 @@ def test_every_environment_is_measured() -> None:
 
 
 def test_the_most_telling_cells_come_first() -> None:
-    order = [(cell.policy, cell.ops, cell.count) for cell in cells("A", (512, 64), (1, 256, 16), steps.POLICIES)]
+    order = [(cell.policy, cell.ops, cell.envs) for cell in cells("A", (512, 64), (1, 256, 16), steps.POLICIES)]
     assert len(order) == len(set(order)) == 12
     assert order[:4] == [("random", 64, 16), ("random", 64, 256), ("random", 512, 16), ("network", 64, 16)]
     assert order[-1] == ("network", 512, 1)
