@@ -68,7 +68,7 @@ def _summary(rows: Sequence[StepRow]) -> str:
         if row.policy == "random" and row.size == least and row.steps_per_s is not None:
             rates.setdefault(row.env, []).append((row.steps_per_s, row))
     best = [max(pairs, key=lambda pair: pair[0])[1] for pairs in rates.values()]
-    texts = (f"{STEPS_TABLE.columns['steps / s'](row)} of `{row.env}` ({row.envs:,} environments)" for row in best)
+    texts = (f"{STEPS_TABLE.columns['steps / s'](row)} of `{row.env}` ({row.envs:,} in parallel)" for row in best)
     return f"Steps a second with random actions on graphs of about {least} ops: {', '.join(texts)}."
 
 

@@ -120,6 +120,7 @@ def test_disagreement_is_an_error() -> None:
 @pytest.fixture
 def own_cache() -> Iterator[None]:
     """Restores jax's cache of compiled programs, which the command disables, for later tests."""
+    jax.devices()  # the tests' two: the command would ask for one
     cache = jax.config.values["jax_enable_compilation_cache"]
     yield
     jax.config.update("jax_enable_compilation_cache", cache)
@@ -215,7 +216,7 @@ def test_generations_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["Order-v0"], 1, "no environment 'Order-v0' to measure: did you mean 'Ordering-v0'?"),
+        (["Order-v0"], 1, "no environment 'Order-v0' to measure: known are Ordering-v0, MemoryMap-v0"),
         (["--envs", "Go"], 1, "known are Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0"),
         (
             ["--envs", "1,8"],
@@ -223,7 +224,6 @@ def test_generations_follow_each_other() -> None:
             "--envs is 1,8: must be names of environments, as in `graphrl bench Proposal-v0",
         ),
         (["--envs", ""], 2, "environments are none"),
-        (["Ordering-v0", "Ordering-v0"], 2, "environments are Ordering-v0, Ordering-v0: must list each once"),
         (["--envs", "--counts", "0,4"], 2, "counts is 0, 4: must be different numbers from 1 to 65536"),
         (["--envs", "--policies", "greedy"], 2, "policies are greedy: must be one or more of random, network"),
         (["--envs", "--graphs", "3"], 1, "--graphs does not go with environments"),

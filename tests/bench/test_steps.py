@@ -23,6 +23,7 @@ SMALL = Settings(sizes=(16,), repeats=2, seconds=0.01)
 @pytest.fixture(autouse=True)
 def own_cache() -> Iterator[None]:
     """Restores jax's cache of compiled programs, which the benchmark disables, for later tests."""
+    jax.devices()  # the tests' two: the command would ask for one
     cache = jax.config.values["jax_enable_compilation_cache"]
     yield
     jax.config.update("jax_enable_compilation_cache", cache)
