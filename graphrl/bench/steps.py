@@ -138,10 +138,11 @@ class Steps:
                 share = limit.share(len(self._cells) - number)
                 bench = _Environment(self._settings, env, max(self._counts), pinned, first_seconds)
                 for cell in of_env:
-                    if bench.seconds(cell) > share.left and cell != next(iter(self._cells.values()))[0]:
+                    is_first = number == 0 and cell == of_env[0]  # measured in any case
+                    if is_first or bench.seconds(cell) <= share.left:
+                        yield [bench.row(cell, log)]
+                    else:
                         limit.left_out += 1
-                        continue
-                    yield [bench.row(cell, log)]
                 first_seconds = max(first_seconds, bench.first_seconds)
 
 

@@ -140,7 +140,8 @@ def run(args: argparse.Namespace) -> int:
     from graphrl.bench.report import json_lines
     from graphrl.bench.timing import Limit
 
-    name, settings = _kind(args), _settings(args)
+    name = _kind(args)
+    settings = _settings(args, name)
     default = None if args.all or name in KINDS else SECONDS
     limit = Limit(default if args.seconds is None else args.seconds)
     bench = _benchmark(args, name, settings)
@@ -187,7 +188,7 @@ def _benchmark(args: argparse.Namespace, name: str | None, settings: "Settings")
     if name == ENVIRONMENTS:
         from graphrl.bench.steps import COUNTS, POLICIES, STEPS_TABLE, Steps
 
-        counts = COUNTS if args.counts is None else args.counts
+        counts = args.counts if args.counts is not None else COUNTS[1:2] if args.quick else COUNTS
         steps = Steps(settings, _ids(args), counts, POLICIES if args.policies is None else args.policies)
         return _Benchmark(steps.titles, steps.measure, STEPS_TABLE)
     if name is not None:
@@ -220,7 +221,7 @@ def _kind(args: argparse.Namespace) -> str | None:
 
 
 def _described(name: str | None) -> str:
-    return "environments" if name == ENVIRONMENTS else f"--{name}" if name else "the search: name environments"
+    return "environments" if name == ENVIRONMENTS else f"--{name}" if name else "the search"
 
 
 def _ids(args: argparse.Namespace) -> tuple[str, ...]:
@@ -238,7 +239,7 @@ def _ids(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(ROLLOUTS) if "all" in names else tuple(dict.fromkeys((*args.ids, *names)))
 
 
-def _settings(args: argparse.Namespace) -> "Settings":
+def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
     """Reads the settings of a benchmark from the command line.
 
     Raises:
@@ -247,13 +248,12 @@ def _settings(args: argparse.Namespace) -> "Settings":
     from graphrl.bench.cases import Settings
 
     check_seed(args.seed)
-    name = _kind(args)
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
     defaults: dict[str, Any] = {"repeats": 3} if name == ENVIRONMENTS else {}
     if name in KINDS:
         defaults["sizes"] = KINDS[name].sizes
     elif name == ENVIRONMENTS:
-        defaults["sizes"] = SIZES
+        defaults["sizes"] = SIZES[:1] if args.quick else SIZES
     elif not args.all:
         defaults |= {"sizes": SEARCH_SIZES, "transfers": SEARCH_TRANSFERS}
     options = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers, "graphs": args.graphs}

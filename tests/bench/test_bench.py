@@ -228,7 +228,7 @@ def test_generations_follow_each_other() -> None:
         (["--envs", "--policies", "greedy"], 2, "policies are greedy: must be one or more of random, network"),
         (["--envs", "--graphs", "3"], 1, "--graphs does not go with environments"),
         (["Ordering-v0", "--orders"], 1, "--orders does not go with environments"),
-        (["--counts", "3"], 1, "--counts does not go with the search: name environments"),
+        (["--counts", "3"], 1, "--counts does not go with the search: leave it out"),
         (["--maps", "--counts", "3"], 1, "--counts does not go with --maps"),
         (["--all", "--seconds", "3"], 2, "not allowed with argument"),
         (["--envs", "--seed", "-1"], 2, "seed is -1"),
