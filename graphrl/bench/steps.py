@@ -138,7 +138,8 @@ class Steps:
                 share = limit.share(len(self._cells) - number)
                 bench = _Environment(self._settings, env, max(self._counts), pinned, first_seconds)
                 for cell in of_env:
-                    is_first = number == 0 and cell == of_env[0]  # measured in any case
+                    # every environment has a row, if there is any time left
+                    is_first = cell == of_env[0] and (number == 0 or limit.left > 0)
                     if is_first or bench.seconds(cell) <= share.left:
                         yield [bench.row(cell, log)]
                     else:
