@@ -1,59 +1,99 @@
-"""Converts environments to gymnasium's interface."""
+"""Converts environments to gymnasium's interface: one episode at a time, or many in one compiled call."""
 
 import copy
-from typing import Any
+import dataclasses
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from graphrl.envs.adapters.common import as_dictionaries, bounds, choices, import_library, map_spec
-from graphrl.envs.base import Environment
+from graphrl.envs.adapters.common import Flattened, as_dictionaries, bounds, choices, import_library, map_spec
+from graphrl.envs.base import FINAL, AutoReset, Environment
+from graphrl.envs.registry import make
 from graphrl.envs.specs import ArraySpec, SpecError, validate
+from graphrl.errors import GraphrlError
 
 
-def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
+def to_gymnasium(
+    env: Environment[Any, Any, Any],
+    instance: Any,
+    *,
+    flat: bool = False,
+    model: Any = None,
+    render_mode: str | None = None,
+) -> Any:
     """Converts an environment with one instance to a gymnasium environment: NumPy in, NumPy out, one episode at a time.
 
     It can be pickled and copied at any time: the copy continues independently from the same state and shares the
     compiled functions. Before the first `reset` and after the end of an episode, `step` raises gymnasium's
-    `ResetNeeded`. It raises a `SpecError` for an action that does not fit `action_space`.
+    `ResetNeeded`. It raises a `SpecError` for an action that does not fit `action_space`. `action_masks()` returns
+    which options are allowed now, as sb3-contrib's MaskablePPO asks for it.
+
+    Args:
+      env: the environment.
+      instance: an instance, without a batch axis.
+      flat: True makes observations a vector and actions `Discrete` or `MultiDiscrete` (`common.Flattened`); else they
+        are dictionaries.
+      model: the model of the instance, from which `render` makes its picture.
+      render_mode: "rgb_array" or None.
 
     Raises:
-      GraphrlError: gymnasium is not installed.
+      GraphrlError: gymnasium is not installed; or `render_mode` is unknown, or needs a model.
     """
     gymnasium = import_library("gymnasium", "gymnasium")
-
-    def space(spec: Any) -> Any:
-        return map_spec(spec, lambda name, one: _space(gymnasium.spaces, one), gymnasium.spaces.Dict)
-
-    compiled_reset, compiled_step = jax.jit(env.reset), jax.jit(env.step)
-    action_spec = env.action_spec(params)
+    if render_mode not in (None, "rgb_array"):
+        raise GraphrlError(f"render_mode is {render_mode!r}: must be 'rgb_array' or None")
+    if render_mode is not None and model is None:
+        raise GraphrlError("render_mode='rgb_array' draws a plan of the model: pass model=...")
+    played = Flattened(env) if flat else env
+    programs = _programs(played)
+    action_spec = played.action_spec(instance)
+    on_device = jax.tree.map(jnp.asarray, instance)
 
     class Gymnasium(gymnasium.Env):  # type: ignore[name-defined]
-        metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (gymnasium's name and type)
+        metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's name)
 
         def __init__(self) -> None:
-            self.observation_space, self.action_space = space(env.observation_spec(params)), space(action_spec)
+            self.observation_space, self.action_space = _env_spaces(gymnasium.spaces, played, instance)
+            self.render_mode = render_mode
             self._state: Any = None  # state of the current episode
+            self._shown: Any = None  # last state and observation, also after the end of an episode
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
             super().reset(seed=seed)
-            self._key, first = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))))
-            self._state, timestep = compiled_reset(first, params)
+            key = jax.random.key(int(self.np_random.integers(2**32)))
+            self._key, self._state, timestep = programs.reset(key, on_device)
+            self._shown = self._state, timestep.observation
             return _host(timestep.observation), _host(timestep.info)
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
             if self._state is None:
                 raise gymnasium.error.ResetNeeded("no episode has started: call reset first, also after the end of one")
             chosen = _action(action_spec, action)
-            self._key, now = jax.random.split(self._key)
-            state, timestep = compiled_step(now, self._state, chosen, params)
+            self._key, state, timestep = programs.step(self._key, self._state, chosen, on_device)
             ended, cut = bool(timestep.terminated), bool(timestep.truncated)
             self._state = None if ended or cut else state
+            self._shown = state, timestep.observation
             return _host(timestep.observation), float(timestep.reward), ended, cut, _host(timestep.info)
 
+        def action_masks(self) -> np.ndarray:
+            """Which options are allowed now: `[options]` bool, those of each choice one after another."""
+            if self._shown is None:
+                raise gymnasium.error.ResetNeeded("no episode has started: call reset first")
+            return _mask(self._shown[1], Flattened(env), instance)
+
+        def render(self) -> Any:
+            if render_mode is None or self._shown is None:
+                return None
+            drawing: Any = env
+            return _pixels(drawing.render(model, instance, self._shown[0]))
+
         def __reduce__(self) -> Any:
-            return to_gymnasium, (env, params), self.__dict__
+            again = {"flat": flat, "model": model, "render_mode": render_mode}
+            return _rebuilt, (env, instance, again), self.__dict__
 
         def __copy__(self) -> Any:
             copied = type(self)()
@@ -64,6 +104,151 @@ def to_gymnasium(env: Environment[Any, Any, Any], params: Any) -> Any:
             return copy.copy(self)
 
     return Gymnasium()
+
+
+def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat: bool = False) -> Any:
+    """Converts an environment with a batch of instances to a `gymnasium.vector.VectorEnv`: one compiled call a step.
+
+    An episode that ends starts again in the same step (`AutoresetMode.SAME_STEP`): infos have its last observation as
+    "final_obs", and "_final_obs" says for which environments. `action_masks()` returns `[g, options]` bool.
+
+    Args:
+      env: the environment.
+      instances: instances with a leading axis g: the number of environments.
+      flat: see `to_gymnasium`.
+
+    Raises:
+      GraphrlError: gymnasium is not installed.
+    """
+    gymnasium = import_library("gymnasium", "gymnasium")
+    vector = import_library("gymnasium.vector", "gymnasium")
+    utils = import_library("gymnasium.vector.utils", "gymnasium")
+    count = jax.tree.leaves(instances)[0].shape[0]
+    one = jax.tree.map(lambda leaf: leaf[0], instances)
+    played = AutoReset(Flattened(env) if flat else env)
+    programs = _programs(played, batched=True)
+    on_device = jax.tree.map(jnp.asarray, instances)
+    spec = jax.tree.map(lambda leaf: dataclasses.replace(leaf, shape=(count, *leaf.shape)), played.action_spec(one))
+
+    class Vector(vector.VectorEnv):  # type: ignore[name-defined]
+        metadata: dict[str, Any] = {"autoreset_mode": vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+        def __init__(self) -> None:
+            self.num_envs = count
+            self.single_observation_space, self.single_action_space = _env_spaces(gymnasium.spaces, played.env, one)
+            self.observation_space, self.action_space = (
+                utils.batch_space(space, count) for space in (self.single_observation_space, self.single_action_space)
+            )
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+            super().reset(seed=seed)
+            keys = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))), count)
+            self._keys, self._state, timestep = programs.reset(keys, on_device)
+            self._observation = timestep.observation
+            return _host(timestep.observation), {}
+
+        def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+            self._keys, self._state, timestep = programs.step(
+                self._keys, self._state, _action(spec, actions), on_device
+            )
+            self._observation = timestep.observation
+            ended, cut = np.asarray(timestep.terminated), np.asarray(timestep.truncated)
+            infos: dict[str, Any] = {}
+            if (done := ended | cut).any():
+                final = _host(timestep.info[FINAL])
+                infos = {"final_obs": np.full(count, None, object), "_final_obs": done}
+                for index in np.flatnonzero(done):
+                    infos["final_obs"][index] = jax.tree.map(lambda leaf, index=index: leaf[index], final)
+            return _host(timestep.observation), np.asarray(timestep.reward), ended, cut, infos
+
+        def action_masks(self) -> np.ndarray:
+            """Which options are allowed now: `[g, options]` bool."""
+            return _mask(self._observation, Flattened(env), one)
+
+    return Vector()
+
+
+def make_gymnasium(
+    env_id: str, model: Any, *args: Any, flat: bool = True, render_mode: str | None = None, **options: Any
+) -> Any:
+    """Makes a gymnasium environment of a model: what `gymnasium.make("graphrl/Ordering-v0", model=...)` calls.
+
+    Args:
+      env_id: one of `registry.registered()`.
+      model, *args: see `GraphEnvironment.instance`.
+      flat, render_mode: see `to_gymnasium`.
+      **options: options of the environment.
+    """
+    env = make(env_id, **options)
+    return to_gymnasium(env, env.instance(model, *args), flat=flat, model=model, render_mode=render_mode)
+
+
+def make_gymnasium_vector(env_id: str, models: Any, num_envs: int = 1, *, flat: bool = True, **options: Any) -> Any:
+    """Makes a vector environment: what `gymnasium.make_vec("graphrl/Ordering-v0", num_envs=64, models=...)` calls.
+
+    The models' instances take turns if there are fewer than `num_envs`.
+    """
+    env = make(env_id, **options)
+    instances = env.instances(models)
+    index = jnp.arange(num_envs) % jax.tree.leaves(instances)[0].shape[0]
+    return to_gymnasium_vector(env, jax.tree.map(lambda leaf: leaf[index], instances), flat=flat)
+
+
+class _Programs(NamedTuple):
+    """Compiled reset and step, which split their key and return the other half first."""
+
+    reset: Callable[..., Any]  # (key, instance) -> key, state, timestep
+    step: Callable[..., Any]  # (key, state, action, instance) -> key, state, timestep
+
+
+def _programs(env: Environment[Any, Any, Any], *, batched: bool = False) -> _Programs:
+    def reset(key: jax.Array, instance: Any) -> Any:
+        key, now = jax.random.split(key)
+        return key, *env.reset(now, instance)
+
+    def step(key: jax.Array, state: Any, action: Any, instance: Any) -> Any:
+        key, now = jax.random.split(key)
+        return key, *env.step(now, state, action, instance)
+
+    return _Programs(*(jax.jit(jax.vmap(function) if batched else function) for function in (reset, step)))
+
+
+def _rebuilt(env: Any, instance: Any, options: dict[str, Any]) -> Any:
+    return to_gymnasium(env, instance, **options)
+
+
+def _mask(observation: Any, flattened: Flattened, instance: Any) -> np.ndarray:
+    """Returns the mask of actions of an observation, or of a batch of them: `[..., options]` bool."""
+    options = int(flattened.options(instance).sum())
+    if isinstance(observation, jax.Array):  # a flat one
+        return np.asarray(observation[..., -options:] > 0.5)
+    mask, spec = getattr(observation, "action_mask", None), flattened.env.observation_spec(instance)
+    if mask is None:
+        return np.ones(options, bool)
+    leaves = zip(jax.tree.leaves(mask), jax.tree.leaves(spec.action_mask), strict=True)
+    flat = [np.asarray(leaf).reshape(*leaf.shape[: leaf.ndim - len(one.shape)], -1) for leaf, one in leaves]
+    return np.concatenate(flat, axis=-1)
+
+
+def _pixels(picture: Any) -> np.ndarray:
+    """Converts a picture to pixels: `[height, width, 3]` uint8."""
+    from matplotlib.image import imread
+
+    pixels = imread(io.BytesIO(picture._repr_png_()), format="png")
+    return np.asarray(pixels[..., :3] * 255, np.uint8)
+
+
+def _env_spaces(spaces: Any, env: Any, instance: Any) -> tuple[Any, Any]:
+    """Returns the spaces of observations and of actions."""
+    if isinstance(env, Flattened):
+        options = env.options(instance)
+        actions = spaces.MultiDiscrete(options, dtype=np.int32) if options.shape else spaces.Discrete(int(options))
+        return spaces.Box(*env.bounds(instance), dtype=np.float32), actions
+    observation, action = (
+        map_spec(spec, lambda name, one: _space(spaces, one), spaces.Dict)
+        for spec in (env.observation_spec(instance), env.action_spec(instance))
+    )
+    return observation, action
 
 
 def _action(spec: Any, action: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.envs.adapters.common import bounds, choices, import_library
+from graphrl.envs.adapters.common import Flattened, bounds, choices, import_library
 from graphrl.envs.base import Environment, TimeStep
 from graphrl.envs.specs import ArraySpec
 from graphrl.errors import GraphrlError
@@ -23,20 +23,22 @@ class _TruncationState(NamedTuple):
     truncated: jax.Array
 
 
-def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
+def to_gymnax(env: Environment[Any, Any, Any], params: Any, *, flat: bool = False) -> Any:
     """Converts to a gymnax 1.0 environment: `reset(key, params)`, and `step(key, state, action, params)`, which resets
     automatically. The instance `params` is its default.
 
     Observations stay named tuples, so that their space is a `Tuple` whose `spaces` have the same names. gymnax's
     wrappers for gymnasium can run it, and its values are in the declared spaces. gymnasium's `check_env` rejects those
     wrappers for any environment, because they seed no generator of gymnasium's and return flags of JAX; `to_gymnasium`
-    passes.
+    passes. With `flat`, observations are one vector and actions one index or a vector of them (`common.Flattened`), as
+    gymnax's `FlattenObservationWrapper` and most of its users' networks need it.
 
     Raises:
       GraphrlError: gymnax is not installed.
     """
     base = import_library("gymnax.environments.environment", "gymnax")
     spaces = _Spaces(import_library("gymnax.environments.spaces", "gymnax"))
+    name_of_env, env = type(env).__name__, Flattened(env) if flat else env
 
     class Gymnax(base.Environment):  # type: ignore[name-defined]
         @property
@@ -45,11 +47,11 @@ def to_gymnax(env: Environment[Any, Any, Any], params: Any) -> Any:
 
         @property
         def name(self) -> str:
-            return type(env).__name__
+            return name_of_env
 
         @property
         def num_actions(self) -> int:
-            return _one(env.action_spec(params)).num_values
+            return _number_of_actions(env.action_spec(params))
 
         def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
             state, timestep = env.reset(key, params)
@@ -117,15 +119,16 @@ class _Spaces:
         return (self._whole if is_whole else self.module.Box)(low, high, spec.shape, jnp.dtype(spec.dtype))
 
 
-def _one(spec: Any) -> ArraySpec:
-    """Returns the specification of an action if it is a single array.
+def _number_of_actions(spec: Any) -> int:
+    """Returns the number of actions if an action is one choice.
 
     Raises:
-      GraphrlError: the action has several arrays.
+      GraphrlError: it is not.
     """
-    if not isinstance(spec, ArraySpec):
-        raise GraphrlError(f"an action of {len(jax.tree.leaves(spec))} arrays has no number of actions")
-    return spec
+    if not isinstance(spec, ArraySpec) or spec.shape or choices(spec) is None:
+        arrays = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(spec)]
+        raise GraphrlError(f"an action is {', '.join(arrays)}, not one choice: it has no number of actions")
+    return spec.num_values
 
 
 @dataclasses.dataclass(frozen=True)
