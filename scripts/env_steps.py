@@ -44,7 +44,7 @@ class Episode(NamedTuple):
     """An environment, its instances (leading axis g), number of ops of each, and number of steps of an episode."""
 
     env: Any
-    params: Any
+    instances: Any
     ops: int
     steps: int
 
@@ -54,33 +54,33 @@ def episodes() -> dict[str, Episode]:
     layered, regal = load_graphs([f"layered:{OPS}x{COUNT}"]), load_graphs([f"regal-like:{OPS}x{COUNT}"])
     maps = [map_problem(resnet50(), NNP_I)] * COUNT
     instances = {
-        "Proposal-v0": (proposal.instances(regal), len(regal[0].ops), 1),
-        "Ordering-v0": (ordering.instances(layered), len(layered[0].ops), len(layered[0].ops)),
-        "MemoryMap-v0": (memory_map.instances(maps), maps[0].steps, 1),
-        "Compile-v0": (generator.instances(regal, [PROBLEM] * COUNT), len(regal[0].ops), 1),
+        "Proposal-v0": (proposal.make_instances(regal), len(regal[0].ops), 1),
+        "Ordering-v0": (ordering.make_instances(layered), len(layered[0].ops), len(layered[0].ops)),
+        "MemoryMap-v0": (memory_map.make_instances(maps), maps[0].steps, 1),
+        "Compile-v0": (generator.make_instances(regal, [PROBLEM] * COUNT), len(regal[0].ops), 1),
     }
     return {id: Episode(graphrl.make(id), *rest) for id, rest in instances.items()}
 
 
-def action(env: Any, key: jax.Array, observation: Any, params: Any) -> Any:
+def action(env: Any, key: jax.Array, observation: Any, instance: Any) -> Any:
     """Draws a random action, which is valid if the observation has a mask of actions."""
     mask = getattr(observation, "action_mask", None)
     if mask is None:
-        return specs.sample(env.action_spec(params), key)
+        return specs.sample(env.action_spec(instance), key)
     leaves, structure = jax.tree.flatten(mask)
     keys = jax.random.split(key, len(leaves))
     drawn = [jax.random.categorical(k, jnp.where(leaf, 0.0, -jnp.inf)) for k, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(structure, [one.astype(jnp.int32) for one in drawn])
 
 
-def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, params: Any) -> Any:
+def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, instance: Any) -> Any:
     """Plays an episode of one instance from its first state and time step; returns the last time step."""
 
     def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
         state, timestep = carry
         act_key, step_key = jax.random.split(key)
-        chosen = action(episode.env, act_key, timestep.observation, params)
-        return episode.env.step(step_key, state, chosen, params), None
+        chosen = action(episode.env, act_key, timestep.observation, instance)
+        return episode.env.step(step_key, state, chosen, instance), None
 
     return jax.lax.scan(step, (state, timestep), jax.random.split(key, episode.steps))[0][1]
 
@@ -88,8 +88,8 @@ def play(episode: Episode, key: jax.Array, state: Any, timestep: Any, params: An
 def row(id: str, episode: Episode, seed: int) -> list[str]:
     """Measures one environment; returns its row of the table."""
     keys = jax.random.split(jax.random.key(seed), COUNT)
-    state, timestep = jax.jit(jax.vmap(episode.env.reset))(keys, episode.params)
-    arguments = keys, state, timestep, jax.tree.map(jnp.asarray, episode.params)
+    state, timestep = jax.jit(jax.vmap(episode.env.reset))(keys, episode.instances)
+    arguments = keys, state, timestep, jax.tree.map(jnp.asarray, episode.instances)
     started = time.perf_counter()
     run = jax.jit(jax.vmap(lambda *one: play(episode, *one))).lower(*arguments).compile()
     compiling = time.perf_counter() - started

@@ -17,7 +17,7 @@ from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_g
 from graphrl.bench.report import Table
 from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, repeated_calls
 from graphrl.envs import specs
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, gene_choices, instances, to_beta_table
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, State, gene_choices, make_instances, to_beta_table
 from graphrl.solvers.chromosomes.brkga import run_batch
 
 ENV = "Proposal-v0"
@@ -44,37 +44,37 @@ class EnvRow(Timing):
 def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) -> Prepared:
     """Compiles environment steps under the first transfer model of the settings; `run_batch` is the yardstick."""
     env = ProposalEnv(problem("makespan", settings.transfers[0]), settings.evaluations, PARAMETERS)
-    params = instances(random_graphs(n, envs, settings.seed))
-    steps = _steps(env, params, mesh, settings.seed)
-    return Prepared({"steps": steps}, _batches(env, params, mesh, settings.seed))
+    instances = make_instances(random_graphs(n, envs, settings.seed))
+    steps = _steps(env, instances, mesh, settings.seed)
+    return Prepared({"steps": steps}, _batches(env, instances, mesh, settings.seed))
 
 
-def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
+def _drawn(env: ProposalEnv, instances: ProposalInstance, seed: int) -> tuple[jax.Array, jax.Array]:
     """Draws a key and a random action for every environment: `[g]` typed keys and `[g, n, d + 1]` int32."""
-    keys = jax.random.split(jax.random.key(seed), params.nodes.shape[0])
-    spec = env.action_spec(jax.tree.map(lambda x: x[0], params))
+    keys = jax.random.split(jax.random.key(seed), instances.nodes.shape[0])
+    spec = env.action_spec(jax.tree.map(lambda x: x[0], instances))
     return keys, jax.vmap(lambda key: specs.sample(spec, key))(keys)
 
 
-def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Program:
+def _steps(env: ProposalEnv, instances: ProposalInstance, mesh: Mesh, seed: int) -> Program:
     """Compiles one step of all environments; every run repeats it from the same state with the same actions."""
-    keys, actions = _drawn(env, params, seed)
+    keys, actions = _drawn(env, instances, seed)
     state = State(keys, jnp.ones(len(keys), jnp.float32))
 
     def rewards(*arguments: Any) -> jax.Array:
         return jax.vmap(env.step)(*arguments)[1].reward
 
-    return mapped_program(rewards, (keys, state, actions, params), mesh, len(keys))
+    return mapped_program(rewards, (keys, state, actions, instances), mesh, len(keys))
 
 
-def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
+def _batches(env: ProposalEnv, instances: ProposalInstance, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
     """Returns a function that times repeated `run_batch` calls with the same keys, graphs and proposals."""
-    keys, actions = _drawn(env, params, seed)
-    sizes, coding = params.graph.sizes, env.distributions
+    keys, actions = _drawn(env, instances, seed)
+    sizes, coding = instances.graph.sizes, env.distributions
     choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
     table = to_beta_table(choice.T, coding)
 
-    arguments = keys, params.graph, env.problem, env.parameters, env.evaluations, table
+    arguments = keys, instances.graph, env.problem, env.parameters, env.evaluations, table
     return repeated_calls(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
 
 

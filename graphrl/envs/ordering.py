@@ -23,7 +23,7 @@ from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class OrderingParams:
+class OrderingInstance:
     """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
@@ -31,24 +31,24 @@ class OrderingParams:
     relation: jax.Array | np.ndarray  # [n, n] uint8, relation of op j to op i (graphs/features.py)
 
 
-def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
+def make_instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingInstance:
     """Converts a graph to an instance, padded to `to` (by default its size bucket).
 
     Raises:
       GraphError: `to` is too small for the graph.
     """
     to = common_sizes([graph]) if to is None else to
-    return OrderingParams(pad(graph, to), padded_order_features(graph, to.ops), padded_relations(graph, to.ops))
+    return OrderingInstance(pad(graph, to), padded_order_features(graph, to.ops), padded_relations(graph, to.ops))
 
 
-def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingParams:
+def make_instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to) for graph in graphs))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(make_instance(graph, to) for graph in graphs))
 
 
 class Observation(NamedTuple):
@@ -99,26 +99,26 @@ class OrderingEnv:
     Version history: v0, the first.
     """
 
-    def reset(self, key: jax.Array, params: OrderingParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: OrderingInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts before the first op. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        graph = params.graph
+        instance = jax.tree.map(jnp.asarray, instance)
+        graph = instance.graph
         buffers = memory.buffers(graph)
         start = memory.start(graph, buffers)
         n = graph.sizes.ops
         unit = _largest_op(graph, buffers)
         state = State(graph.indegree[:n], buffers, start, jnp.int32(0), jnp.int32(n), jnp.where(unit > 0, unit, 1))
         no = jnp.asarray(False)
-        return state, TimeStep(_observe(state, params), jnp.float32(0), no, no, _info(state, graph))
+        return state, TimeStep(_observe(state, instance), jnp.float32(0), no, no, _info(state, graph))
 
     def step(
-        self, key: jax.Array, state: State, action: jax.Array, params: OrderingParams
+        self, key: jax.Array, state: State, action: jax.Array, instance: OrderingInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Runs an op. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        graph, n = params.graph, params.graph.sizes.ops
+        instance = jax.tree.map(jnp.asarray, instance)
+        graph, n = instance.graph, instance.graph.sizes.ops
         legal = ((jnp.arange(n, dtype=jnp.int32) == action) & (state.waits == 0)).any()
         op = jnp.where(legal, action, n)
         after = State(
@@ -132,13 +132,13 @@ class OrderingEnv:
         complete = legal & (after.step == graph.num_ops)
         cost = jnp.where(legal, jnp.where(complete, after.memory.peak, 0), _all_bytes(graph)) / state.unit
         timestep = TimeStep(
-            _observe(after, params), 0 - cost, complete | ~legal, jnp.asarray(False), _info(after, graph)
+            _observe(after, instance), 0 - cost, complete | ~legal, jnp.asarray(False), _info(after, graph)
         )
         return after, timestep
 
-    def observation_spec(self, params: OrderingParams) -> Any:
+    def observation_spec(self, instance: OrderingInstance) -> Any:
         """See `Environment`."""
-        n, features = params.nodes.shape
+        n, features = instance.nodes.shape
         fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
             nodes=specs.floats((n, features)),
             relation=specs.ArraySpec((n, n), np.dtype(np.uint8), 0, len(RELATIONS)),
@@ -151,17 +151,17 @@ class OrderingEnv:
         )
         return Observation(**fields)
 
-    def action_spec(self, params: OrderingParams) -> specs.ArraySpec:
+    def action_spec(self, instance: OrderingInstance) -> specs.ArraySpec:
         """See `Environment`."""
-        return specs.choices((), params.nodes.shape[0])
+        return specs.choices((), instance.nodes.shape[0])
 
 
-def _observe(state: State, params: OrderingParams) -> Observation:
-    n = params.graph.sizes.ops
+def _observe(state: State, instance: OrderingInstance) -> Observation:
+    n = instance.graph.sizes.ops
     return Observation(
-        nodes=jnp.asarray(params.nodes),
-        relation=jnp.asarray(params.relation),
-        mask=jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops,
+        nodes=jnp.asarray(instance.nodes),
+        relation=jnp.asarray(instance.relation),
+        mask=jnp.arange(n, dtype=jnp.int32) < instance.graph.num_ops,
         action_mask=state.waits == 0,
         scheduled=state.waits < 0,
         last=state.last,

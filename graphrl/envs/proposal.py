@@ -129,7 +129,7 @@ def to_beta_table(choice: jax.Array, coding: Coding) -> BetaTable:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ProposalParams:
+class ProposalInstance:
     """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
@@ -137,7 +137,9 @@ class ProposalParams:
     edges: jax.Array | np.ndarray  # [e, H] float32, features of uses; 0 for padding
 
 
-def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
+def make_instance(
+    graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None
+) -> ProposalInstance:
     """Converts a graph to an instance, padded to `to` (by default its size bucket). If `hint_for` is given, the ops'
     features end with a list-scheduling plan for that problem (`hint`).
 
@@ -149,19 +151,19 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem
     if hint_for is not None:
         columns = hint(graph, hint_for)
         nodes = np.concatenate([nodes, np.pad(columns, ((0, to.ops - len(columns)), (0, 0)))], 1)
-    return ProposalParams(pad(graph, to), nodes, edges)
+    return ProposalInstance(pad(graph, to), nodes, edges)
 
 
-def instances(
+def make_instances(
     graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
-) -> ProposalParams:
+) -> ProposalInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hint_for) for graph in graphs))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(make_instance(graph, to, hint_for) for graph in graphs))
 
 
 class State(NamedTuple):
@@ -227,32 +229,32 @@ class ProposalEnv:
         """The distributions that the action's indices select."""
         return coding(self.coding)
 
-    def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: ProposalInstance) -> tuple[State, TimeStep[Observation]]:
         """Runs standard BRKGA, the reference of the reward. See `Environment`."""
-        standard = self._search(key, params.graph, None)
+        standard = self._search(key, instance.graph, None)
         no = jnp.asarray(False)
         return State(key, standard), TimeStep(
-            observe(params), jnp.float32(0), no, no, self._info(standard, standard, params.graph)
+            observe(instance), jnp.float32(0), no, no, self._info(standard, standard, instance.graph)
         )
 
     def step(
-        self, key: jax.Array, state: State, action: jax.Array, params: ProposalParams
+        self, key: jax.Array, state: State, action: jax.Array, instance: ProposalInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Runs BRKGA with the proposals. See `Environment`; `key` is not used."""
-        graph = params.graph
+        graph = instance.graph
         choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
         fitness = self._search(state.key, graph, choice)
         return state, TimeStep(
-            observe(params),
+            observe(instance),
             reward(fitness, state.standard, graph, DeviceProblem.of(self.problem)),
             terminated=jnp.asarray(True),
             truncated=jnp.asarray(False),
             info=self._info(fitness, state.standard, graph),
         )
 
-    def observation_spec(self, params: ProposalParams) -> Any:
+    def observation_spec(self, instance: ProposalInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(observe, params)
+        shapes = jax.eval_shape(observe, instance)
         graph = jax.tree.map(lambda x: specs.ArraySpec(x.shape, x.dtype), shapes.graph)
         n = shapes.mask.shape[0]
         edges = shapes.graph.senders.shape[0]
@@ -262,9 +264,9 @@ class ProposalEnv:
         graph = graph._replace(senders=place, receivers=place, n_node=nodes, n_edge=edge_counts)
         return shapes._replace(graph=graph, mask=specs.booleans(shapes.mask.shape))
 
-    def action_spec(self, params: ProposalParams) -> specs.ArraySpec:
+    def action_spec(self, instance: ProposalInstance) -> specs.ArraySpec:
         """See `Environment`."""
-        return self.distributions.action_spec(params.graph.sizes.ops, self.problem.devices)
+        return self.distributions.action_spec(instance.graph.sizes.ops, self.problem.devices)
 
     def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
         """Runs BRKGA with a choice `[k]` for each gene, or with uniform distributions: best fitness, `[]` float32."""
@@ -278,10 +280,10 @@ class ProposalEnv:
         return {name: objective(value, graph, DeviceProblem.of(self.problem)) for name, value in values.items()}
 
 
-def observe(params: ProposalParams) -> Observation:
+def observe(instance: ProposalInstance) -> Observation:
     """Returns the observation of an instance; apply `jax.vmap` for batches."""
-    graph = params.graph
-    view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
+    graph = instance.graph
+    view = to_graphs_tuple(graph, jnp.asarray(instance.nodes), jnp.asarray(instance.edges))
     return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
 
 

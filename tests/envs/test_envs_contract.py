@@ -130,9 +130,9 @@ CALLS = itertools.count()
 def test_check_env_finds_what_breaks_it(change: Change, fault: str) -> None:
     class Broken(Walk):
         def step(
-            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+            self, key: jax.Array, state: State, action: jax.Array, instance: jax.Array
         ) -> tuple[State, TimeStep[View]]:
-            state, timestep = super().step(key, state, action, params)
+            state, timestep = super().step(key, state, action, instance)
             return state, change(timestep)
 
     with pytest.raises((EnvError, specs.SpecError), match=fault):
@@ -141,13 +141,13 @@ def test_check_env_finds_what_breaks_it(change: Change, fault: str) -> None:
 
 def test_check_env_finds_rewards_that_depend_on_padding() -> None:
     class Padded(Walk):
-        def action_spec(self, params: jax.Array) -> specs.ArraySpec:
-            return specs.choices(params.shape, 2)
+        def action_spec(self, instance: jax.Array) -> specs.ArraySpec:
+            return specs.choices(instance.shape, 2)
 
         def step(
-            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+            self, key: jax.Array, state: State, action: jax.Array, instance: jax.Array
         ) -> tuple[State, TimeStep[View]]:
-            state, timestep = super().step(key, state, action[0], params)
+            state, timestep = super().step(key, state, action[0], instance)
             return state, dataclasses.replace(timestep, reward=action.sum().astype(jnp.float32))
 
     with pytest.raises(EnvError, match="padding changes the reward"):

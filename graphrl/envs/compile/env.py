@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
+from graphrl.envs.compile.generator import Choices, CompileInstance, Task, check_tasks
 from graphrl.envs.compile.observation import Observation, observe, options_of, plan_features
 from graphrl.envs.compile.reward import outcome, possible_choices, reward
 from graphrl.envs.compile.sends import Sends
@@ -81,34 +81,34 @@ class CompileEnv:
         if self.sends not in get_args(Sends):
             raise ProblemError(f"sends is {self.sends!r}: must be one of {', '.join(get_args(Sends))}")
 
-    def reset(self, key: jax.Array, params: CompileParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: CompileInstance) -> tuple[State, TimeStep[Observation]]:
         """Sets the choices to the instance's start. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
+        instance = jax.tree.map(jnp.asarray, instance)
         no, zero = jnp.asarray(False), jnp.float32(0)
-        first = observe(params, params.start, self.tasks, sends=self.sends)
-        return State(params.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
+        first = observe(instance, instance.start, self.tasks, sends=self.sends)
+        return State(instance.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
 
     def step(
-        self, key: jax.Array, state: State, action: dict[str, jax.Array], params: CompileParams
+        self, key: jax.Array, state: State, action: dict[str, jax.Array], instance: CompileInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Sets the choices, and runs the graph with them. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        result = outcome(params, chosen, self.sends)
+        instance = jax.tree.map(jnp.asarray, instance)
+        chosen = possible_choices(instance, instance.start._replace(**{task: action[task] for task in self.tasks}))
+        result = outcome(instance, chosen, self.sends)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
-            observe(params, chosen, self.tasks, plan_features(params, chosen, result)),
-            reward=reward(params, result),
+            observe(instance, chosen, self.tasks, plan_features(instance, chosen, result)),
+            reward=reward(instance, result),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
-            info={"runtime": result.seconds * params.second_unit, "valid": result.valid},
+            info={"runtime": result.seconds * instance.second_unit, "valid": result.valid},
         )
 
-    def observation_spec(self, params: CompileParams) -> Any:
+    def observation_spec(self, instance: CompileInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(lambda params: self.reset(jax.random.key(0), params)[1].observation, params)
+        shapes = jax.eval_shape(lambda instance: self.reset(jax.random.key(0), instance)[1].observation, instance)
         n, edges = shapes.mask.shape[0], shapes.graph.senders.shape[0]
         place, nodes, edge_counts = (
             specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
@@ -126,7 +126,7 @@ class CompileEnv:
         )
         return Observation(**fields)
 
-    def action_spec(self, params: CompileParams) -> Any:
+    def action_spec(self, instance: CompileInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(lambda params: options_of(params, self.tasks), params)
-        return {task: specs.choices((params.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
+        shapes = jax.eval_shape(lambda instance: options_of(instance, self.tasks), instance)
+        return {task: specs.choices((instance.order.shape[0],), options.shape[0]) for task, options in shapes.items()}

@@ -39,7 +39,7 @@ class _Episode(NamedTuple):
     """An environment whose rollouts are measured."""
 
     env: Environment[Any, Any, Any]
-    params: Any  # instances, leading axis g
+    instances: Any  # instances, leading axis g
     n: int  # ops of each graph
     steps: int  # of an episode
 
@@ -57,8 +57,8 @@ def _ordering(settings: Settings) -> _Episode:
 
 def _compile(settings: Settings) -> _Episode:
     n = settings.sizes[0]
-    params = _instances("compile.generator")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
-    return _Episode(make("Compile-v0"), params, n, 1)
+    instances = _instances("compile.generator")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
+    return _Episode(make("Compile-v0"), instances, n, 1)
 
 
 def _memory_map(_: Settings) -> _Episode:
@@ -68,7 +68,7 @@ def _memory_map(_: Settings) -> _Episode:
 
 def _instances(env: str) -> Callable[..., Any]:
     """Imports the function that makes instances of an environment; its module may need packages of its own."""
-    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
+    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").make_instances
     return function
 
 
@@ -102,12 +102,12 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
       GraphrlError: an episode has not ended after its number of steps.
     """
     mesh = machine.make_mesh(settings.threads, count)
-    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.params)
+    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.instances)[0])
+    instance = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.instances)
     keys = jax.random.split(jax.random.key(settings.seed), count)
-    mapped = jax.vmap(lambda key, params: _rollout(episode, key, params))
+    mapped = jax.vmap(lambda key, instance: _rollout(episode, key, instance))
     spread = jax.shard_map(mapped, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
-    arguments = jax.device_put((keys, params), NamedSharding(mesh, BY_GRAPH))
+    arguments = jax.device_put((keys, instance), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(spread, *arguments)
     if not bool(jnp.all(compiled(*arguments)[-1])):
         raise GraphrlError(f"{episode.env}: an episode has not ended after its {episode.steps} steps")
@@ -117,20 +117,20 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     return {"n": episode.n, "steps": episode.steps, "threads": settings.threads, **rates}
 
 
-def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
+def _rollout(episode: _Episode, key: jax.Array, instance: Any) -> tuple[jax.Array, Any, jax.Array]:
     """Plays an episode of random valid actions: returns its return, the last observation, and True if it has ended."""
     env, keys = episode.env, jax.random.split(key, episode.steps + 1)
 
     def step(key: jax.Array, state: Any, mask: Any) -> tuple[Any, Any]:
         act_key, step_key = jax.random.split(key)
-        return env.step(step_key, state, _action(env, act_key, mask, params), params)
+        return env.step(step_key, state, _action(env, act_key, mask, instance), instance)
 
     def advance(carry: tuple[Any, Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, Any, jax.Array], None]:
         state, mask, total = carry
         state, timestep = step(key, state, mask)
         return (state, _mask(timestep.observation), total + timestep.reward), None
 
-    state, first = env.reset(keys[0], params)
+    state, first = env.reset(keys[0], instance)
     carry = state, _mask(first.observation), first.reward
     if episode.steps > 1:  # XLA would compile a loop of no steps too
         carry, _ = lax.scan(advance, carry, keys[1:-1])
@@ -144,10 +144,10 @@ def _mask(observation: Any) -> Any:
     return getattr(observation, "action_mask", None)
 
 
-def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: Any) -> Any:
+def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, instance: Any) -> Any:
     """Draws a valid action uniformly."""
     if mask is None:
-        return specs.sample(env.action_spec(params), key)
+        return specs.sample(env.action_spec(instance), key)
     leaves, structure = jax.tree.flatten(mask)
     logits = (jnp.where(leaf, 0.0, -jnp.inf) for leaf in leaves)
     actions = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
