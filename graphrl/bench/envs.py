@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
 from graphrl.bench.report import Table
 from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, repeated_calls
+from graphrl.costs.device.decisions import num_genes
 from graphrl.envs import specs
 from graphrl.envs.proposal import ProposalEnv, ProposalInstance, State, gene_choices, make_instances, to_beta_table
 from graphrl.solvers.chromosomes.brkga import run_batch
@@ -59,7 +60,8 @@ def _drawn(env: ProposalEnv, instances: ProposalInstance, seed: int) -> tuple[ja
 def _steps(env: ProposalEnv, instances: ProposalInstance, mesh: Mesh, seed: int) -> Program:
     """Compiles one step of all environments; every run repeats it from the same state with the same actions."""
     keys, actions = _drawn(env, instances, seed)
-    state = State(keys, jnp.ones(len(keys), jnp.float32))
+    genes = jnp.zeros((len(keys), num_genes(instances.graph.sizes, env.problem.devices)))
+    state = State(keys, jnp.ones(len(keys), jnp.float32), genes)
 
     def rewards(*arguments: Any) -> jax.Array:
         return jax.vmap(env.step)(*arguments)[1].reward

@@ -15,8 +15,9 @@ from graphrl.commands.common import (
 )
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import quote_path
+from graphrl.graphs.datasets.sets import model_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.optimize import DEFAULT_SECONDS, model_graph
+from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.process import enable_compilation_cache
 from graphrl.progress import progress
 from graphrl.units import format_seconds, parse_bytes

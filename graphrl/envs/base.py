@@ -8,8 +8,9 @@
   that automatic resets select no large arrays: with the instance in the state, steps are 2 to 3 times slower (a CPU,
   one segment sum per step, 128 ops and 512 edges to 2,048 and 16,384).
 - `key` is a typed key, the only source of randomness. `action` fits `action_spec(instance)`. An observation fits
-  `observation_spec(instance)` and contains a mask of legal choices, as a field `mask` or `action_mask`, which always
-  leaves a choice. Specifications are functions of shapes alone.
+  `observation_spec(instance)`. Its field `action_mask`, if it has one, has the structure of the action and `[..., o]`
+  bool for each array `[...]` of choices: the legal ones of o options. It always leaves a choice. Specifications are
+  functions of shapes alone.
 - A `TimeStep` has observation, reward, terminated, truncated and info. `terminated` means that the episode ended and no
   reward follows, `truncated` that it was cut off. `info` has the same keys, shapes and dtypes after a reset and after
   every step.
@@ -19,8 +20,9 @@
 - Padding has no effect: the same instance, padded to larger sizes, gives the same rewards.
 - An id ends in a version, which increases when learning results can change.
 
-`testing.check_env` checks any environment against this interface; `adapters` converts an environment to gymnax,
-jumanji, stoa or gymnasium.
+`sample_action` draws a random legal action. The four environments make their instances and plans themselves, see
+`graph_environment`. `testing.check_env` checks any environment against this interface; `adapters`
+converts an environment to gymnax, jumanji, stoa or gymnasium.
 """
 
 import dataclasses
@@ -29,9 +31,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
+from graphrl.envs import specs
+
 Observation = TypeVar("Observation")
 State = TypeVar("State")
-Params = TypeVar("Params")
 Instance = TypeVar("Instance", contravariant=True)
 
 
@@ -87,6 +90,15 @@ class Environment(Protocol[State, Observation, Instance]):
         """Returns the action's structure with a `specs.ArraySpec` for each array; depends on shapes only."""
 
 
+def sample_action(key: jax.Array, env: Environment[Any, Any, Any], timestep: TimeStep[Any], instance: Any) -> Any:
+    """Draws a random action: uniform among those that the observation's `action_mask` allows, or, if it has none,
+    anything that fits `action_spec`. Environments on graphs also have it as a method, for `jax.vmap`:
+    `env.sample_action(key, observation)`.
+    """
+    mask = getattr(timestep.observation, "action_mask", None)
+    return specs.sample(env.action_spec(instance), key) if mask is None else specs.sample_masked(mask, key)
+
+
 FINAL = "final_observation"
 
 
@@ -129,6 +141,12 @@ class AutoReset(Generic[State, Observation, Instance]):
     def action_spec(self, instance: Instance) -> Any:
         """See `Environment`."""
         return self.env.action_spec(instance)
+
+    def __getattr__(self, name: str) -> Any:
+        """Looks up all else in the environment: `instance`, `sample_action`, its options."""
+        if name == "env" or name.startswith("__"):  # while it is copied or unpickled, it has no environment yet
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
 
 def _with_final(timestep: TimeStep[Observation], final: Observation) -> TimeStep[Observation]:

@@ -4,6 +4,7 @@ Problem instances are padded map problems with features for a network, computed 
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,12 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.maps import device
+from graphrl.costs.maps.chip import NNP_I, MemoryChip, find_chip
 from graphrl.costs.maps.device import MapSizes, PaddedMapProblem, common_sizes, pad
-from graphrl.costs.maps.problem import MapProblem
+from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
+from graphrl.envs.graph_environment import GraphEnvironment, stacked
 from graphrl.errors import ProblemError
+from graphrl.graphs.coarsen import coarsened
+from graphrl.graphs.datasets.sets import load_layers
 from graphrl.graphs.features import LAYER_FEATURES, layer_features
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan.memory_map import MemoryMap
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +36,11 @@ class MemoryMapInstance:
     nodes: jax.Array | np.ndarray  # [N, F] float32, features of steps (`layer_features`); 0 for padding
     reads: jax.Array | np.ndarray  # [N, N] bool, True if step i reads an output of step j
     placed: jax.Array | np.ndarray  # [N, 2] bool, True if a step has weights, or outputs, to place
+
+    @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.problem.num_steps
 
 
 def make_instance(problem: MapProblem, to: MapSizes | None = None) -> MemoryMapInstance:
@@ -55,7 +67,7 @@ def make_instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -
       ProblemError: `to` is too small for a problem.
     """
     to = common_sizes(problems) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(make_instance(problem, to) for problem in problems))
+    return stacked([make_instance(problem, to) for problem in problems])
 
 
 class Observation(NamedTuple):
@@ -76,7 +88,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class MemoryMapEnv:
+class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
     """`MemoryMap-v0`: choose the memory of every op's weights and outputs, for a low latency (EGRL, algorithm 1).
 
     - Observation: features of the steps, their dependencies, and the last requested map (`Observation`).
@@ -89,22 +101,28 @@ class MemoryMapEnv:
     - Info: "latency" of the compiler's valid version of the action, seconds, "error", and "speedup" over the compiler's
       own map, 0 for an invalid map (as in the paper's figures). After `reset`, these are for everything in memory 0.
 
+    Instances of files, names and functions are graphs of layers, as in `graphrl map`; those of a `ComputationGraph`
+    have its ops. The ops run in the graph's topological order.
+
     Attributes:
       episode_steps: number of steps per episode; 1, 5 or 10 in the paper.
       squared: True rewards valid maps with the square of the speed-up.
+      chip: the chip of instances: a name in `costs.maps.chip.CHIPS`, the path of a file, or a `MemoryChip`.
 
     Version history: v0, the first.
 
     Raises:
-      ProblemError: `episode_steps` is not an integer of at least 1.
+      GraphrlError: `episode_steps` is not an integer of at least 1, or there is no such chip.
     """
 
     episode_steps: int = 1
     squared: bool = True
+    chip: str | os.PathLike[str] | MemoryChip = NNP_I
 
     def __post_init__(self) -> None:
         if type(self.episode_steps) is not int or self.episode_steps < 1:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
+        object.__setattr__(self, "chip", find_chip(self.chip))
 
     def reset(self, key: jax.Array, instance: MemoryMapInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts with everything in memory 0. See `Environment`; `key` is not used."""
@@ -142,6 +160,24 @@ class MemoryMapEnv:
     def action_spec(self, instance: MemoryMapInstance) -> specs.ArraySpec:
         """See `Environment`."""
         return specs.choices(instance.placed.shape, instance.problem.memories)
+
+    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> MemoryMapInstance:
+        return make_instances([self._problem(graph) for graph in graphs], to)
+
+    def _plan(self, graph: ComputationGraph, instance: MemoryMapInstance, state: State) -> MemoryMap:
+        weights, outputs = state.previous[: len(graph.ops)].T
+        return MemoryMap.from_memories(
+            self._problem(graph), weights, outputs, method="MemoryMap-v0", seconds=0.0, evaluations=1, seed=0
+        )
+
+    def _graphs(self, model: Any) -> list[ComputationGraph]:
+        if isinstance(model, str | os.PathLike):
+            return load_layers([os.fspath(model)])
+        graphs = super()._graphs(model)
+        return graphs if isinstance(model, ComputationGraph) else [coarsened(graph) for graph in graphs]
+
+    def _problem(self, graph: ComputationGraph) -> MapProblem:
+        return map_problem(graph, find_chip(self.chip))
 
 
 def _observe(state: State, instance: MemoryMapInstance) -> Observation:

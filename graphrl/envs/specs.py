@@ -101,6 +101,22 @@ def sample(spec: Any, key: jax.Array) -> Any:
     return jax.tree.unflatten(structure, [_sample(one, k) for one, k in zip(leaves, keys, strict=True)])
 
 
+def sample_masked(mask: Any, key: jax.Array) -> Any:
+    """Draws a random choice for every row of every mask, uniformly among those that are allowed.
+
+    Args:
+      mask: a pytree of `[..., o]` bool: the allowed ones of o options. A row without any gives option 0.
+      key: `[]` typed key.
+
+    Returns:
+      The same pytree, `[...]` int32 each.
+    """
+    leaves, structure = jax.tree.flatten(mask)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [jax.random.categorical(k, jnp.where(leaf, 0.0, -jnp.inf)) for leaf, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, [one.astype(jnp.int32) for one in drawn])
+
+
 def _sample(spec: ArraySpec, key: jax.Array) -> jax.Array:
     if spec.dtype == np.bool_:
         return jax.random.bernoulli(key, 0.5, spec.shape)

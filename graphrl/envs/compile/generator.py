@@ -22,6 +22,7 @@ from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Pipeline, Problem, Transfer
+from graphrl.envs.graph_environment import stacked
 from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.features import buffer_bytes, node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
@@ -145,6 +146,11 @@ class CompileInstance:
     fusion: FusionInstance | None = None  # None: every op is a kernel
 
     @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.graph.num_ops
+
+    @property
     def second_unit(self) -> jax.Array | np.ndarray:
         """Seconds per time unit of the instance's costs: `[]` float32."""
         return self.problem.second_unit if isinstance(self.problem, PaddedPipeline) else self.graph.second_unit
@@ -254,7 +260,7 @@ def make_instances(
         make_instance(graph, problem, to, fusion=fusion, **shared)
         for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
     )
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return stacked(list(rows))
 
 
 def _quick_baseline(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:
