@@ -298,9 +298,9 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
 
     def _observe(self, instance: ProposalInstance) -> Observation:
         view, spec = observe(instance), self.action_spec(instance)
-        is_first = jnp.arange(spec.num_values, dtype=jnp.int32) == 0
-        allowed = view.mask.reshape(-1, *[1] * len(spec.shape)) | is_first
-        return Observation(*view, jnp.broadcast_to(allowed, (*spec.shape, spec.num_values)))
+        shape = (*spec.shape, spec.num_values)
+        is_first = jax.lax.broadcasted_iota(jnp.int32, shape, len(spec.shape)) == 0
+        return Observation(*view, view.mask.reshape(-1, *[1] * len(spec.shape)) | is_first)
 
     def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Runs BRKGA with a choice `[k]` for each gene, or with uniform distributions: best chromosome, `[k]` float32,

@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep, sample_action
 from graphrl.errors import GraphrlError
-
-MASKS = ("mask", "action_mask")
 
 
 class EnvError(GraphrlError):
@@ -30,16 +28,17 @@ def check_env(
     seed: int = 0,
     tolerance: float = 1e-6,
 ) -> None:
-    """Checks an environment against the interface of `base.py`, with random actions.
+    """Checks an environment against the interface of `base.py`, with random actions, legal ones and any.
 
-    Observations fit their specification, inside and outside of `jax.jit`; masks leave a choice; rewards and
-    observations are finite; timesteps keep their structure; reset and step compile once; their `jax.vmap` equals a
-    loop; the key determines all results; padding has no effect; `AutoReset` keeps the final observation.
+    Observations fit their specification, inside and outside of `jax.jit`; masks have the action's structure and leave a
+    choice; rewards and observations are finite; timesteps keep their structure; reset and step compile once; their
+    `jax.vmap` equals a loop; the key determines all results; padding has no effect; `AutoReset` keeps the final
+    observation.
 
     Args:
       env: the environment.
       instance: an instance.
-      wider: the same instance, padded to larger sizes; None skips the check of padding.
+      wider: the same instance, padded to larger sizes; None skips the check of padding. Actions may grow or not.
       steps: maximum number of steps of an episode.
       copies: number of environments in the `jax.vmap`.
       seed: seed of all keys.
@@ -94,6 +93,8 @@ class _Checker:
         _require(len(structures) == 1, f"its timesteps have {len(structures)} different structures")
         for timestep in first:
             self._check(timestep)
+        for timestep in self._run(legal=True):
+            self._check(timestep)
 
     def vmap_equals_loop(self) -> None:
         """Checks that `jax.vmap` of reset and step gives the same results as a loop."""
@@ -127,7 +128,8 @@ class _Checker:
     def padding(self, wider: Any) -> None:
         """Checks that equal actions earn equal rewards with more padding, whatever the actions for the padding."""
         small, large = self.env.action_spec(self.instance), self.env.action_spec(wider)
-        _require(small != large, "the wider instance has no wider actions")
+        shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(one)] for one in (self.instance, wider)]
+        _require(shapes[0] != shapes[1], "the wider instance has arrays of the same shapes: it must have larger ones")
         state, _ = self.reset(self.key, self.instance)
         wide_state, _ = jax.jit(self.env.reset)(self.key, wider)
         wide_step = jax.jit(self.env.step)
@@ -142,13 +144,14 @@ class _Checker:
             if narrow.done:
                 break
 
-    def _run(self) -> list[TimeStep[Any]]:
-        """Runs an episode with random actions, and returns its timesteps."""
+    def _run(self, *, legal: bool = False) -> list[TimeStep[Any]]:
+        """Runs an episode with random actions, only legal ones if `legal`, and returns its timesteps."""
+        spec = self.env.action_spec(self.instance)
         state, timestep = self.reset(self.key, self.instance)
         timesteps = [timestep]
         for number in range(self.steps):
             key = jax.random.fold_in(self.key, number)
-            action = specs.sample(self.env.action_spec(self.instance), key)
+            action = sample_action(key, self.env, timestep, self.instance) if legal else specs.sample(spec, key)
             state, timestep = self.step(key, state, action, self.instance)
             timesteps.append(timestep)
             if timestep.done:
@@ -160,9 +163,17 @@ class _Checker:
         specs.validate(specs.floats(()), timestep.reward, "reward")
         for name in ("terminated", "truncated"):
             specs.validate(specs.booleans(()), getattr(timestep, name), name)
-        for name in MASKS:
-            mask = getattr(timestep.observation, name, None)
-            _require(mask is None or bool(np.any(mask) | timestep.done), f"{name} leaves no choice")
+        mask = getattr(timestep.observation, "action_mask", None)
+        if mask is not None:
+            self._check_mask(mask, is_over=bool(timestep.done))
+
+    def _check_mask(self, mask: Any, *, is_over: bool) -> None:
+        spec = self.env.action_spec(self.instance)
+        options = jax.tree.map(lambda one: specs.booleans((*one.shape, one.num_values)), spec)
+        specs.validate(options, mask, "action_mask")
+        _require(
+            is_over or all(np.any(leaf, -1).all() for leaf in jax.tree.leaves(mask)), "action_mask leaves no choice"
+        )
 
 
 class _Compiled:

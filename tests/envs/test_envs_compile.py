@@ -204,7 +204,7 @@ def problem_of(transfer: Any, sends: str = "urgent") -> Problem:
     return Problem("makespan", devices_of(transfer, sends), transfer, latency=0.5, bandwidth=5.0)
 
 
-def params_of(graph: ComputationGraph, transfer: Any, sends: str, to: Sizes | None = SIZES) -> CompileInstance:
+def instance_of(graph: ComputationGraph, transfer: Any, sends: str, to: Sizes | None = SIZES) -> CompileInstance:
     return make_instance(graph, problem_of(transfer, sends), to, levels=LEVELS, baseline=BASELINE)
 
 
@@ -250,7 +250,7 @@ def test_it_is_what_the_exact_twin_did(transfer: Any, sends: Any, graph: Computa
     if graph.arrays.runtime.sum() == 0:
         return  # shares of a run time of 0 are undefined
     choices = random_choices(graph, devices_of(transfer, sends), seed)
-    played, reward = step(sends)(params_of(graph, transfer, sends), padded(choices, SIZES.ops))
+    played, reward = step(sends)(instance_of(graph, transfer, sends), padded(choices, SIZES.ops))
     right, paid = expected(graph, transfer, sends, choices)
     check(played, right)
     assert float(reward) == pytest.approx(paid, rel=1e-5)
@@ -261,11 +261,11 @@ def test_it_is_what_the_exact_twin_did(transfer: Any, sends: Any, graph: Computa
 @pytest.mark.parametrize(("transfer", "sends"), [("link", "urgent"), ("rendezvous", "rule")])
 def test_padding_changes_nothing_and_mapped_it_is_a_loop(transfer: Any, sends: Any) -> None:
     choices = [random_choices(PLAYED, devices_of(transfer, sends), seed) for seed in range(3)]
-    instance = params_of(PLAYED, transfer, sends)
+    instance = instance_of(PLAYED, transfer, sends)
     actions = [padded(one, SIZES.ops) for one in choices]
     each = [step(sends)(instance, action)[0] for action in actions]
     mapped, _ = jax.vmap(step(sends), (None, 0))(instance, jax.tree.map(lambda *rows: jnp.stack(rows), *actions))
-    wide, _ = step(sends)(params_of(PLAYED, transfer, sends, ROOMIER), padded(choices[0], ROOMIER.ops))
+    wide, _ = step(sends)(instance_of(PLAYED, transfer, sends, ROOMIER), padded(choices[0], ROOMIER.ops))
     n = len(PLAYED.ops)
     for i, one in enumerate(each):
         check(one, expected(PLAYED, transfer, sends, choices[i])[0])

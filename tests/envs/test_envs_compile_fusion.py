@@ -56,7 +56,7 @@ def drawn(graph: ComputationGraph, seed: int) -> Choices:
     return Choices(*(generator.integers(0, count, len(graph.ops)).astype(np.int32) for count in counts))
 
 
-def params_of(fusion: FusionProblem, problem: Problem = LINK, **options: Any) -> CompileInstance:
+def instance_of(fusion: FusionProblem, problem: Problem = LINK, **options: Any) -> CompileInstance:
     options = {"baseline": 10.0, "levels": LEVELS} | options
     return make_instance(fusion.graph, problem, SIZES, fusion=fusion, fusion_levels=FUSIONS, fusion_to=TO, **options)
 
@@ -83,7 +83,7 @@ step = jax.jit(ENV.step)
 def test_rewards_are_those_of_the_exact_twin(data: st.DataObject) -> None:
     fusion = fusion_problem(data.draw(fusable_graphs()), CHIP)
     limited = Problem("makespan", 2, "link", latency=1.0, bandwidth=2.0, memory_limit=data.draw(st.integers(1, 40)))
-    instance, choices = params_of(fusion, limited), drawn(fusion.graph, data.draw(st.integers(0, 99)))
+    instance, choices = instance_of(fusion, limited), drawn(fusion.graph, data.draw(st.integers(0, 99)))
     state, _ = ENV.reset(KEY, instance)
     _, timestep = step(KEY, state, action(choices), instance)
     costs, has_room = twin(fusion, limited, choices)
@@ -110,7 +110,7 @@ def test_the_contract() -> None:
 
 def test_only_what_is_legal_may_be_inlined() -> None:
     fusion = fusion_problem(diamond(), CHIP)
-    _, timestep = ENV.reset(KEY, params_of(fusion))
+    _, timestep = ENV.reset(KEY, instance_of(fusion))
     mask = np.asarray(timestep.observation.action_mask["fusion"])
     assert mask[:, 0].all()
     assert mask[:6, 1:].all(1).tolist() == fusion.legal.tolist() == [False, True, False, True, False, False]
@@ -141,7 +141,7 @@ def test_fusion_that_is_not_decided_stays_as_it_was_given() -> None:
     others = jax.jit(env.step)
     for inlined in (0, 1):
         start = choices._replace(fusion=np.full(6, inlined))
-        instance = params_of(fusion, start=start)
+        instance = instance_of(fusion, start=start)
         state, _ = env.reset(KEY, instance)
         _, timestep = others(KEY, state, {task: action(choices)[task] for task in env.tasks}, instance)
         assert float(timestep.info["runtime"]) == pytest.approx(twin(fusion, LINK, start)[0].makespan, rel=1e-5)
@@ -149,7 +149,7 @@ def test_fusion_that_is_not_decided_stays_as_it_was_given() -> None:
 
 def test_the_default_baseline_is_a_list_schedule_of_the_kernels_of_the_usual_rule() -> None:
     fusion = fusion_problem(diamond(), CHIP)
-    instance = params_of(fusion, baseline=None)
+    instance = instance_of(fusion, baseline=None)
     kernels = fused_graph(xla_like(fusion))
     seconds = exact.evaluate(kernels, LINK, *quick_schedule(kernels, LINK)).makespan
     assert float(instance.baseline * instance.graph.second_unit) == pytest.approx(seconds, rel=1e-6)

@@ -41,7 +41,7 @@ def graph_of(seed: int, ops: int = 12) -> ComputationGraph:
     return random_pipeline(seed, ops, cpus=seed % 2 == 1, training=seed % 3 == 0)
 
 
-def params_of(graph: ComputationGraph, problem: Problem, **options: Any) -> CompileInstance:
+def instance_of(graph: ComputationGraph, problem: Problem, **options: Any) -> CompileInstance:
     return make_instance(graph, problem, TO, devices=DEVICES, **options)
 
 
@@ -84,7 +84,7 @@ def test_the_contract(seed: int) -> None:
 def test_rewards_are_those_of_the_exact_twin(seed: int, limit: int | None) -> None:
     graph, problem = graph_of(seed), problem_of(seed, limit)
     placement = np.random.default_rng(seed).integers(0, DEVICES, 12)
-    timestep = step()(rows(placement), params_of(graph, problem, baseline=10.0))
+    timestep = step()(rows(placement), instance_of(graph, problem, baseline=10.0))
     costs = costs_of(graph, problem, possible(graph, problem, placement).tolist())
     assert float(timestep.info["runtime"]) == pytest.approx(max(costs.loads), rel=1e-5, abs=1e-6)
     valid = costs.feasible(problem)
@@ -101,7 +101,7 @@ def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
     before = costs_of(graph, problem, placement.tolist())
     if (largest := max(before.loads)) == 0:
         return
-    played: PlanFeatures = step()(rows(placement), params_of(graph, problem, baseline=10.0)).observation.plan_features
+    played: PlanFeatures = step()(rows(placement), instance_of(graph, problem, baseline=10.0)).observation.plan_features
     ops, pairs, kinds = np.asarray(played.ops), np.asarray(played.devices), Pipeline.of(graph, problem).kinds
     assert not ops[12:].any()
     assert not pairs[12:].any()
@@ -123,7 +123,7 @@ def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
 
 def test_devices_that_cannot_run_an_op_may_not_be_chosen() -> None:
     graph, problem = graph_of(5), problem_of(5)
-    mask = np.asarray(ENV.reset(KEY, params_of(graph, problem))[1].observation.action_mask["placement"])
+    mask = np.asarray(ENV.reset(KEY, instance_of(graph, problem))[1].observation.action_mask["placement"])
     for op, device in np.ndindex(12, DEVICES):
         decides = graph.leaders[op] == op
         alone = np.where(graph.leaders == op, device, possible(graph, problem, np.full(12, 99)))
@@ -144,7 +144,7 @@ def test_the_default_baseline_is_a_quick_rule() -> None:
     ("make", "message"),
     [
         (
-            lambda: CompileEnv().reset(KEY, params_of(graph_of(0), problem_of(0))),
+            lambda: CompileEnv().reset(KEY, instance_of(graph_of(0), problem_of(0))),
             "the task 'priority' needs an objective that depends on the order",
         ),
         (

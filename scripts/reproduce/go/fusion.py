@@ -14,11 +14,12 @@ import numpy as np
 from graphrl.agents.go.config import FusingSettings, GoSettings
 from graphrl.agents.go.network import Policy, sample_choices
 from graphrl.compare.report import markdown
-from graphrl.costs.exact import decode, evaluate
+from graphrl.costs.exact import evaluate
 from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.env import order_of_keys
 from graphrl.envs.compile.features import PlanFeatures, no_features
 from graphrl.envs.compile.generator import Choices, CompileInstance, Task, make_instance
 from graphrl.envs.compile.observation import observe
@@ -152,16 +153,8 @@ def planned(problem: FusionProblem, machine: Problem, instance: CompileInstance,
     roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
     keys = np.asarray(op_keys(instance, jnp.asarray(choices.priority)))[roots]
-    order = decoded(kernels, machine, placement, keys)
+    order = order_of_keys(kernels, machine, placement, keys, "urgent")
     return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
-
-
-def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Decodes keys `[n]` into an order, each transfer before the first op that waits for it: `[m]` node ids."""
-    a = graph.arrays
-    sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
-    np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
-    return decode(graph, problem, placement, keys, sends)
 
 
 def milliseconds(figures: Figures | None) -> str:
