@@ -96,7 +96,7 @@ def test_a_batch_is_padded_alike_and_a_generator_draws_from_it(id: str) -> None:
     }
     assert each == {0, 1, 2}
     state, _ = jax.jit(lambda key, generator: env.reset(key, generator.sample(key)))(KEY, generator)
-    assert jax.tree.structure(state) == jax.tree.structure(compiled(env)[0](KEY, generator[0])[0])
+    assert any(same(state, compiled(env)[0](KEY, generator[i])[0]) for i in range(3))
 
 
 VALUES = {"Compile-v0": "runtime", "MemoryMap-v0": "latency", "Ordering-v0": "peak", "Proposal-v0": "objective"}
