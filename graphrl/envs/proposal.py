@@ -1,6 +1,6 @@
 """`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
 
-- `ProposalEnv`: the environment. `instance` creates its problem instances on the host, in NumPy: padded graphs with
+- `ProposalEnv`: the environment. `make_instance` creates its instances on the host, in NumPy: padded graphs with
   their features.
 - `reward`, `objective`: computed from the best fitness of a search (`fitness` in costs/device/evaluate.py).
 - `search`: runs BRKGA for many environments in parallel. It takes a batch of graphs, and `jax.vmap` of `search` folds

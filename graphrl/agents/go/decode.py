@@ -262,7 +262,7 @@ def hint_instance(
     hint: Start | None = None,
     devices: int = 1,
 ) -> CompileInstance:
-    """Creates an instance (see `generator.instance`) for a policy with these settings, with at least `devices` devices.
+    """Creates an instance (see `make_instance`) for a policy with these settings, with at least `devices` devices.
     It starts from the hint, by default that of `Decoder.start`, in the hint's order, and its baseline is the hint's run
     time.
     """

@@ -136,7 +136,7 @@ class CompileInstance:
     problem: DeviceProblem | PaddedPipeline  # for d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
-    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a share of the order; see `instance`
+    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a share of the order
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for devices that do not exist
     levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None if order is irrelevant
     runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
@@ -242,11 +242,11 @@ def make_instances(
     Args:
       graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
         weights, and all or no memory limits.
-      to, levels, fusion_levels: see `instance`.
+      to, levels, fusion_levels: see `make_instance`.
       fusions: one per instance, with equal limits of kernels; None fuses nothing.
 
     Raises:
-      GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
+      GraphError, ProblemError: see `make_instance`; problems that cannot be in a batch.
     """
     to, devices = common_sizes(graphs) if to is None else to, max(problem.devices for problem in problems)
     kinds = {(one.objective, one.transfer, one.memory_limit is None, one.resident_weights) for one in problems}

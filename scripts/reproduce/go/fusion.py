@@ -91,7 +91,7 @@ def initial(
     becomes a kernel.
 
     Args:
-      to, fusion_to: sizes to pad to; see `instance`.
+      to, fusion_to: sizes to pad to; see `make_instance`.
     """
     problem, start = fusion.problem, quick_start(fused_graph(fusion), machine)
     n, roots = problem.num_ops, list(fusion.members)
