@@ -43,7 +43,7 @@ def pause_gc() -> Iterator[None]:
 
 
 def enable_compilation_cache() -> None:
-    """Enables JAX's persistent compilation cache for this process and its children, unless the user has chosen a folder.
+    """Enables JAX's persistent compilation cache for this process and its children, if none is set.
 
     The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Commands and `graphrl.training` call
     this; other functions leave it to the program that imports them. JAX itself is not imported: not every search needs

@@ -158,10 +158,8 @@ class Data:
         if self._whole is not None:
             return self._whole
         config = self._config
-        random = np.random.default_rng([self._seed, step])
-        open_buckets = self._buckets[: self._open_buckets(step)]
-        counts = np.array([len(bucket.graphs) for bucket in open_buckets])
-        bucket = open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
+        random = self._random(step)
+        bucket = self._bucket(step, random)
         n = len(bucket.graphs)
         chosen = random.choice(n, config.graphs, replace=n < config.graphs)
         noise = random.integers(2**31, size=config.graphs)
@@ -172,6 +170,16 @@ class Data:
             to = to if to.covers(self._common(graphs)) else self._common([*bucket.graphs, *graphs])
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
+
+    def samples(self, step: int) -> Iterator[Batch]:
+        """Yields a batch of each bucket, first of the one that `step` draws: the shapes that training needs."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        first = self._bucket(step, self._random(step))
+        for bucket in sorted(self._buckets, key=lambda bucket: bucket is not first):
+            graphs = [bucket.graphs[i % len(bucket.graphs)] for i in self._own]
+            yield Batch((), bucket.sizes, self._build(graphs, bucket.sizes))
 
     def validation(self) -> Iterator[Batch]:
         """Yields all held-out graphs in batches of g, smallest first; each batch drops the remainder of its group.
@@ -189,6 +197,15 @@ class Data:
         (bucket,) = self._buckets
         names = tuple(graph.name for graph in bucket.graphs)
         return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
+
+    def _random(self, step: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, step])
+
+    def _bucket(self, step: int, random: np.random.Generator) -> _Bucket:
+        """Draws the bucket of a step with the first number of its generator."""
+        open_buckets = self._buckets[: self._open_buckets(step)]
+        counts = np.array([len(bucket.graphs) for bucket in open_buckets])
+        return open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
 
     def _open_buckets(self, step: int) -> int:
         """Returns the number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""

@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from jax.sharding import Mesh
 from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, quote_path, read_document, write_document
-from graphrl.learning.learner import Learner, Metrics, on_mesh
+from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
 from graphrl.mesh import make_mesh
 from graphrl.process import enable_compilation_cache
 from graphrl.progress import Pace, Show, compile_clock, progress
@@ -29,7 +30,7 @@ from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
 from graphrl.training.config import RunConfig, Schedule, as_dict, current_names, differences, updated
-from graphrl.training.data import Batch, Data, Shared, prefetched
+from graphrl.training.data import Batch, Data, Padded, Shared, prefetched
 from graphrl.training.folder import SETTINGS, locked_folder, metrics_log
 from graphrl.units import format_end
 
@@ -102,22 +103,50 @@ class Loop:
           KeyboardInterrupt: a stop was requested before the first checkpoint, when there is nothing to save.
         """
         step = 0 if checkpoint is None else checkpoint.info.step
-        state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
-        state = devices.replicate(state, self.mesh)
-        if checkpoint is None:
-            state = self._validate_and_save(0, state)
-        interrupted = self._stop_requested()
         remaining = range(step + 1, self.schedule.steps + 1)
-        with prefetched(self.data.batch, remaining, self.data.prefetch) as batches:
+        with (
+            prefetched(self.data.batch, remaining, self.data.prefetch) as batches,
+            self._compiled_ahead(start, remaining) as wait_for,
+        ):
+            state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
+            state = devices.replicate(state, self.mesh)
+            if checkpoint is None:
+                state = self._validate_and_save(0, state)
+            interrupted = self._stop_requested()
             while step < self.schedule.steps and not interrupted:
                 step += 1
                 self.stop.work = "this update"
-                state = self._update(step, state, next(batches))
+                batch = next(batches)
+                wait_for(batch.sizes)
+                state = self._update(step, state, batch)
                 interrupted = self._stop_requested()
                 if interrupted or self.schedule.saves(step):
                     state = self._validate_and_save(step, state)
                     interrupted = interrupted or self._stop_requested()
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
+
+    @contextlib.contextmanager
+    def _compiled_ahead(self, start: Any, steps: range) -> Iterator[Callable[[Padded], None]]:
+        """Context in which a thread compiles the update for each bucket, while this one initialises, validates and
+        trains on the buckets before. Yields a function that waits until the update for a bucket's sizes is compiled.
+
+        Several processes compile when they need a program, all in the same order, which XLA requires on accelerators.
+        """
+        compiled: dict[Padded, Future[None]] = {}
+        update = self.learner.update
+        assert isinstance(update, OnMesh)
+        if not steps or jax.process_count() > 1:
+            yield lambda sizes: None
+            return
+        state = jax.eval_shape(self.learner.init, self._init_key, start)
+        key = devices.replicate(self._update_key, self.mesh)
+        pool = ThreadPoolExecutor(1, "graphrl-compiler")
+        try:
+            for batch in self.data.samples(steps[0]):
+                compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
+            yield lambda sizes: compiled[sizes].result() if sizes in compiled else None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _stop_requested(self) -> bool:
         """True if any process is to stop; all processes must call this at the same point."""
