@@ -1,12 +1,12 @@
-"""The interface of environments: two pure functions, `reset` and `step`, of a key, a state and one problem instance.
+"""The interface of environments: two pure functions, `reset` and `step`, of a key, a state and an instance.
 
     env = graphrl.make("Ordering-v0")  # an unknown id lists the known ones
     state, timestep = env.reset(key, instance)
     state, timestep = env.step(key, state, action, instance)
 
-- `instance` is one padded problem instance, a pytree of arrays without a batch axis. It is not part of the state, so
-  that automatic resets select no large arrays: with the instance in the state, steps are 2 to 3 times slower (a CPU,
-  one segment sum per step, 128 ops and 512 edges to 2,048 and 16,384).
+- `instance` is one padded instance of the problem, a pytree of arrays without a batch axis. It is not part of the
+  state, so that automatic resets select no large arrays: with the instance in the state, steps are 2 to 3 times slower
+  (a CPU, one segment sum per step, 128 ops and 512 edges to 2,048 and 16,384).
 - `key` is a typed key, the only source of randomness. `action` fits `action_spec(instance)`. An observation fits
   `observation_spec(instance)`. Its field `action_mask`, if it has one, has the structure of the action and `[..., o]`
   bool for each array `[...]` of choices: the legal ones of o options. It always leaves a choice. Specifications are
@@ -68,7 +68,7 @@ class Environment(Protocol[State, Observation, Instance]):
 
         Args:
           key: `[]` typed key.
-          instance: one problem instance, without a batch axis.
+          instance: one instance, without a batch axis.
         """
 
     def step(

@@ -1,6 +1,6 @@
 """`MemoryMap-v0`: choose the memory of every weight and output (EGRL).
 
-Problem instances are padded map problems with features for a network, computed on the host in NumPy.
+Instances are padded map problems with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """`Ordering-v0`: choose the order of the ops, one by one (Topoformer).
 
-Problem instances are padded graphs with features for a network, computed on the host in NumPy.
+Instances are padded graphs with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
+"""Instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
 
 Options are the devices and priority levels that an op may choose, with features of each for a network. The number of
 options is a shape of these tables, so that one network serves any number. If fusion is a task, an instance has
