@@ -75,7 +75,8 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         Args:
           model: a graph, a path, a name or a JAX function.
           *args: the arguments of a function, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
-          to: sizes to pad to, as in `sizes` of another instance's graph; by default the graph's size bucket.
+          to: sizes to pad to, `graph.sizes` of other instances (`problem.sizes` for memory maps); by default the bucket
+            of the graph.
 
         Raises:
           GraphrlError: the model cannot be read, names several graphs, or is too large for `to`, or the environment

@@ -88,6 +88,8 @@ def test_a_batch_is_padded_alike_and_a_generator_draws_from_it(id: str) -> None:
     batch = env.instances([GRAPH, OTHER, "layered:12x2@3", CALLED])
     assert {leaf.shape[0] for leaf in jax.tree.leaves(batch)} == {5}
     assert batch.num_ops[:4].tolist() == [10, 7, 12, 12]
+    sizes = (batch.problem if id == "MemoryMap-v0" else batch.graph).sizes
+    assert same(env.instance(OTHER, to=sizes), jax.tree.map(lambda x: x[1], batch))
     assert same(env.instances("layered:12x2@3"), env.instances(["layered:12@3", "layered:12@4"]))
     generator = env.generator("layered:12x3@3")
     assert generator.count == 3
