@@ -6,6 +6,7 @@ takes a step of Adam with global-norm clipping.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
@@ -59,6 +60,7 @@ class Learner(NamedTuple):
     shardings: Any = None
 
 
+@functools.lru_cache(maxsize=1)  # runs of one learner with different seeds share its compiled programs
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
     """Jits a learner's functions for a mesh, whose devices share the graphs of a batch, or the state.
 

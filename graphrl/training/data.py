@@ -4,6 +4,7 @@ that each bucket needs one compiled program. `prefetched` prepares the next batc
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +40,10 @@ class DataConfig:
     `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
 
     Attributes:
-      train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default set of `graphrl
-        evaluate`, and is not read during training: overlaps with it are found by the names of sets and files.
+      train: sets of training graphs; no graph may also be in `validation` or `test`.
+      validation: sets of held-out graphs, on which the loop validates.
+      test: default sets of `graphrl evaluate`. They are not read during training: graphs that are also in `train` or
+        `validation` are found by the names of sets and files.
       graphs: g, the number of graphs in a batch.
       buckets: number of size buckets: the training graphs are sorted by number of ops and cut into groups with one
         padded size each.
@@ -146,6 +149,12 @@ class Data:
         self._whole = self._whole_batch() if is_whole else None
         self.prefetch = config.prefetch
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
+
+    def with_seed(self, seed: int) -> Self:
+        """Returns the data of another run on the same graphs, which both share."""
+        other = copy.copy(self)
+        other._seed = seed
+        return other
 
     def batch(self, step: int) -> Batch:
         """Creates the training batch of a step, counted from 1.

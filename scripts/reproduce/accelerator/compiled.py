@@ -124,10 +124,10 @@ def _on(mesh: Mesh, spec: PartitionSpec, tree: Any) -> Any:
 
     sharding = NamedSharding(mesh, spec)
 
-    def shape(x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(x.dtype), sharding=sharding)
+    def shape(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(shape, tree)
+    return jax.tree.map(shape, jax.eval_shape(lambda: tree))
 
 
 class Figures(NamedTuple):
