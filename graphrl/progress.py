@@ -104,7 +104,9 @@ def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -
         MofNCompleteColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    shown = Console(stderr=True)
+    # rich would print a standard output that goes to a file or a pipe on the terminal
+    with Progress(*columns, console=shown, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(text, total=total, completed=done)
         yield lambda step, text: bar.update(task, completed=step, description=text)
 

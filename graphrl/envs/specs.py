@@ -113,8 +113,15 @@ def sample_masked(mask: Any, key: jax.Array) -> Any:
     """
     leaves, structure = jax.tree.flatten(mask)
     keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.categorical(k, jnp.where(leaf, 0.0, -jnp.inf)) for leaf, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, [one.astype(jnp.int32) for one in drawn])
+    return jax.tree.unflatten(structure, [_sample_row(*pair) for pair in zip(keys, leaves, strict=True)])
+
+
+def _sample_row(key: jax.Array, mask: jax.Array) -> jax.Array:
+    """Draws an option of every row of a mask `[..., o]`, from one random number each: `[...]` int32."""
+    upto = jnp.cumsum(mask, -1, dtype=jnp.int32)
+    count = upto[..., -1]
+    place = jnp.floor(jax.random.uniform(key, count.shape) * count.astype(jnp.float32)).astype(jnp.int32)
+    return (upto > jnp.minimum(place, count - 1)[..., None]).argmax(-1).astype(jnp.int32)
 
 
 def _sample(spec: ArraySpec, key: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import jaxlib
 import pytest
 
@@ -91,3 +92,17 @@ def test_a_jaxlib_that_differs_is_not_called(monkeypatch: pytest.MonkeyPatch) ->
         custom_call.works.cache_clear()
     monkeypatch.undo()
     assert custom_call.works()
+
+
+def test_programs_are_traced_again_in_pure_jax() -> None:
+    @jax.jit
+    def lowering() -> jax.Array:
+        return jax.numpy.asarray(custom_call.is_compiled())
+
+    before = custom_call.is_compiled()
+    assert bool(lowering()) == before
+    with custom_call.pure_jax():
+        assert not custom_call.is_compiled()
+        assert not lowering()
+    assert custom_call.is_compiled() == before
+    assert bool(lowering()) == before
