@@ -1,6 +1,6 @@
 """Reinforcement learning for computation graphs, in JAX. This is the public API; everything else may change.
 
-env = graphrl.make("Ordering-v0")  # reset(key, params) and step(key, state, action, params) are pure functions
+env = graphrl.make("Ordering-v0")  # reset(key, instance) and step(key, state, action, instance) are pure functions
 plan = graphrl.optimize("model.onnx", objective="makespan", devices=2, transfer="link", seconds=30)
 plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 

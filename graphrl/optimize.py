@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from graphrl.costs.bounds import lower_bound
@@ -11,7 +10,7 @@ from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.sets import load_graph
+from graphrl.graphs.datasets.sets import Model, model_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
@@ -22,8 +21,6 @@ from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointl
 
 DEFAULT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # largest seed of a jax key without 64-bit integers
-
-Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 
 
 def optimize(
@@ -117,32 +114,6 @@ def optimize(
         return _with_bound(solver(Task(graph, problem, budget, seed, progress)), graph)
     except Interrupted as stop:
         raise Interrupted(_with_bound(stop.plan, graph)) from None
-
-
-def model_graph(
-    model: Model,
-    *args: Any,
-    chip: str | Chip = DEFAULT_CHIP,
-    dims: Mapping[str, int] | None = None,
-    limits: ReadLimits = DEFAULT_LIMITS,
-) -> ComputationGraph:
-    """Loads or traces the graph of a model (see `optimize`).
-
-    Raises:
-      GraphrlError: the model has a wrong type, cannot be read, or has arguments although it is no function.
-    """
-    is_function = callable(model)
-    if args and not is_function:
-        raise ProblemError(f"{len(args)} arguments for a model that is not a function: only functions take arguments")
-    if isinstance(model, ComputationGraph):
-        return model
-    if isinstance(model, str | os.PathLike):
-        return load_graph(model, chip=chip, dims=dims, limits=limits)
-    if not is_function:
-        raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
-    from graphrl.graphs.readers.jaxpr.reader import from_jax
-
-    return from_jax(model, *args, chip=chip)
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:

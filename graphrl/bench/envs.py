@@ -26,8 +26,7 @@ from graphrl.agents.topoformer.network import priorities
 from graphrl.bench.cases import random_graphs
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.costs.problem import Problem
-from graphrl.envs import memory_map, ordering, proposal, specs
+from graphrl.envs import memory_map, ordering, proposal
 from graphrl.envs.compile import generator
 from graphrl.envs.registry import make
 from graphrl.errors import GraphrlError, suggest
@@ -52,10 +51,10 @@ class Policy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Instances:
-    """Problem instances of an environment, all padded to one size."""
+    """Instances of an environment, all padded to one size."""
 
     env: Any
-    params: Any  # leading axis g
+    batch: Any  # leading axis g
     network_params: Any  # what the network sees of an instance besides, leading axis g; () if nothing
     ops: int  # of each graph
     episode: int  # steps of an episode
@@ -87,36 +86,14 @@ def make_instances(id: str, ops: int, count: int, seed: int) -> Instances:
     return find(id).instances(env, ops, max(1, min(count, MAX_GRAPHS, MAX_OPS_OF_GRAPHS // ops)), seed)
 
 
-def random_policy(env: Any, params: Any) -> Policy:
-    """Creates the policy that chooses uniformly among the valid actions.
-
-    Args:
-      env: environment.
-      params: one instance, without a batch axis; only its shapes count.
-    """
-
-    def act(key: jax.Array, observation: Any) -> Any:
-        mask = getattr(observation, "action_mask", None)
-        if mask is None:
-            return specs.sample(env.action_spec(params), key)
-        leaves, structure = jax.tree.flatten(mask)
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(structure, [_valid(*pair) for pair in zip(keys, leaves, strict=True)])
-
-    return _each_step(act)
-
-
-def _valid(key: jax.Array, mask: jax.Array) -> jax.Array:
-    """Draws one of the options that a mask `[..., o]` allows, uniformly, from one random number each: `[...]` int32."""
-    upto = jnp.cumsum(mask, -1, dtype=jnp.int32)
-    count = upto[..., -1]
-    place = jnp.floor(jax.random.uniform(key, count.shape) * count.astype(jnp.float32)).astype(jnp.int32)
-    return (upto > jnp.minimum(place, count - 1)[..., None]).argmax(-1).astype(jnp.int32)
+def random_policy(env: Any) -> Policy:
+    """Creates the policy that chooses uniformly among the legal actions."""
+    return _each_step(env.sample_action)
 
 
 def _compile_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    params = generator.instances(random_graphs(ops, count, seed), [Problem("makespan", 2)] * count)
-    return Instances(env, params, (), ops, env.episode_steps)
+    batch = generator.make_instances(random_graphs(ops, count, seed), [env.problem] * count)
+    return Instances(env, batch, (), ops, env.episode_steps)
 
 
 def _go(env: Any, seed: int) -> Policy:
@@ -128,7 +105,7 @@ def _go(env: Any, seed: int) -> Policy:
 def _map_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
     problems = map_problems(ops, count, seed)
     hint = EgrlPolicy.settings().hint
-    return Instances(env, memory_map.instances(problems), layers(problems, hint=hint), problems[0].steps, 1)
+    return Instances(env, memory_map.make_instances(problems), layers(problems, hint=hint), problems[0].steps, 1)
 
 
 def map_problems(ops: int, count: int, seed: int) -> list[MapProblem]:
@@ -152,8 +129,7 @@ def _egrl(env: Any, seed: int) -> Policy:
 
 
 def _ordering_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    params = ordering.instances(random_graphs(ops, count, seed))
-    return Instances(env, params, (), ops, ops)
+    return Instances(env, ordering.make_instances(random_graphs(ops, count, seed)), (), ops, ops)
 
 
 def _topoformer(env: Any, seed: int) -> Policy:
@@ -172,7 +148,7 @@ def _topoformer(env: Any, seed: int) -> Policy:
 
 
 def _proposal_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    return Instances(env, proposal.instances(random_graphs(ops, min(count, RESETS), seed)), (), ops, 1)
+    return Instances(env, proposal.make_instances(random_graphs(ops, min(count, RESETS), seed)), (), ops, 1)
 
 
 def _regal(env: Any, seed: int) -> Policy:

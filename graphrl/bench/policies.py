@@ -29,10 +29,10 @@ from graphrl.bench.timing import BY_GRAPH, Bench, Prepared, Program, Sample, Tim
 from graphrl.costs.problem import Problem
 from graphrl.decoding.beam import beam
 from graphrl.decoding.rollout import Rollout, greedy, sample
-from graphrl.envs.compile.generator import CompileParams
-from graphrl.envs.compile.generator import instances as compile_instances
+from graphrl.envs.compile.generator import CompileInstance
+from graphrl.envs.compile.generator import make_instances as compile_instances
 from graphrl.envs.compile.observation import observe
-from graphrl.envs.ordering import instances as ordering_instances
+from graphrl.envs.ordering import make_instances as ordering_instances
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, pad_batch
@@ -155,7 +155,7 @@ def _deciding(graphs: list[ComputationGraph], mesh: Mesh, seed: int) -> Program:
     one = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), rows)
     params = policy.init(jax.random.key(seed), observe(one, one.start, tasks, sends=SENDS))
 
-    def decide(row: CompileParams) -> dict[str, jax.Array]:
+    def decide(row: CompileInstance) -> dict[str, jax.Array]:
         chosen: dict[str, jax.Array] = likeliest(policy.apply(params, observe(row, row.start, tasks, sends=SENDS)))
         return chosen
 

@@ -248,7 +248,7 @@ class _Program:
         self._mesh = machine.make_mesh(settings.threads, cell.envs)
         self._sharding = NamedSharding(self._mesh, BY_GRAPH)
         network_params = instances.network_params if cell.policy == "network" else ()
-        self._rows = first.keys, first.state, first.changed, instances.params, network_params
+        self._rows = first.keys, first.state, first.changed, instances.batch, network_params
         # the batch is made on the host
         batch = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.envs
         self.num_bytes = 2 * batch
@@ -312,14 +312,14 @@ def after_reset(instances: Instances, seed: int) -> First:
     """Resets the environments, and finds the leaves of observations that steps compute, and do not take from the
     instance. Only these are carried from step to step: copies of the others could take longer than the step.
     """
-    env, params = instances.env, instances.params
-    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(params)[0]))
-    state, timestep = jax.jit(jax.vmap(env.reset))(keys, params)
-    spec = env.action_spec(jax.tree.map(lambda leaf: leaf[0], params))
+    env, batch = instances.env, instances.batch
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(batch)[0]))
+    state, timestep = jax.jit(jax.vmap(env.reset))(keys, batch)
+    spec = env.action_spec(jax.tree.map(lambda leaf: leaf[0], batch))
     actions = jax.tree.map(lambda one: np.zeros((len(keys), *one.shape), one.dtype), spec)
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (params, keys, state, actions))
-    trace = jax.make_jaxpr(lambda params, *rest: env.step(*rest, params)[1].observation)(*batch).jaxpr
-    given = trace.invars[: len(jax.tree.leaves(params))]
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (batch, keys, state, actions))
+    trace = jax.make_jaxpr(lambda batch, *rest: env.step(*rest, batch)[1].observation)(*shapes).jaxpr
+    given = trace.invars[: len(jax.tree.leaves(batch))]
     sources = [next((i for i, one in enumerate(given) if one is leaf), None) for leaf in trace.outvars]
     leaves, structure = jax.tree.flatten(timestep.observation)
     changed = [leaf for leaf, source in zip(leaves, sources, strict=True) if source is None]
@@ -329,7 +329,7 @@ def after_reset(instances: Instances, seed: int) -> First:
 def _policy(cell: Cell, instances: Instances, seed: int) -> Policy:
     if cell.policy == "network":
         return find(cell.env).network(instances.env, seed)
-    return random_policy(instances.env, jax.tree.map(lambda leaf: leaf[0], instances.params))
+    return random_policy(instances.env)
 
 
 def _timed_steps(cell: Cell, instances: Instances) -> int:
@@ -345,8 +345,8 @@ def rollout(first: First, policy: Policy, steps: int) -> Callable[..., Any]:
     """
     step = jax.vmap(first.instances.env.step)
 
-    def play(keys: jax.Array, state: Any, changed: list[jax.Array], params: Any, network_params: Any) -> Any:
-        prepared, given = policy.prepare(keys, params, network_params), jax.tree.leaves(params)
+    def play(keys: jax.Array, state: Any, changed: list[jax.Array], batch: Any, network_params: Any) -> Any:
+        prepared, given = policy.prepare(keys, batch, network_params), jax.tree.leaves(batch)
 
         def advance(carry: Any, number: jax.Array) -> Any:
             state, changed, total, _ = carry
@@ -354,7 +354,7 @@ def rollout(first: First, policy: Policy, steps: int) -> Callable[..., Any]:
             leaves = [next(new) if source is None else given[source] for source in first.sources]
             now = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             action = policy.act(now, prepared, first.structure.unflatten(leaves))
-            state, timestep = step(now, state, action, params)
+            state, timestep = step(now, state, action, batch)
             leaves = jax.tree.leaves(timestep.observation)
             changed = [leaf for leaf, source in zip(leaves, first.sources, strict=True) if source is None]
             return (state, changed, total + timestep.reward, timestep.done), None

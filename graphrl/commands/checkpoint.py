@@ -15,8 +15,9 @@ from graphrl.commands.common import (
 )
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import enable_compilation_cache, quote_path
+from graphrl.graphs.datasets.sets import model_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.optimize import DEFAULT_SECONDS, model_graph
+from graphrl.optimize import DEFAULT_SECONDS
 from graphrl.progress import progress
 from graphrl.units import format_seconds, parse_bytes
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS

@@ -6,9 +6,9 @@ from typing import Any
 from graphrl.commands.common import add_common, add_model, check_json_name, check_outputs, print_json
 from graphrl.files import quote_path
 from graphrl.graphs.coarsen import coarsened
+from graphrl.graphs.datasets.sets import model_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.readers.json import write_json
-from graphrl.optimize import model_graph
 from graphrl.units import format_bytes, format_seconds
 
 DESCRIPTION = """Convert a model to graph JSON (format graphrl-graph, version 1).

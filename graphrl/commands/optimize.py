@@ -25,9 +25,10 @@ from graphrl.commands.common import (
 )
 from graphrl.commands.progress import progress_bar
 from graphrl.files import enable_compilation_cache, quote_path
+from graphrl.graphs.datasets.sets import model_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
-from graphrl.optimize import check_seed, make_budget, model_graph, optimize
+from graphrl.optimize import check_seed, make_budget, optimize
 from graphrl.plan import Plan
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule

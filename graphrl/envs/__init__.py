@@ -5,5 +5,10 @@ Each environment is a file or a folder that defines actions (`proposal`: distrib
 `envs` at the top of the repository is a link to this folder.
 """
 
+from graphrl.envs.base import AutoReset, Environment, TimeStep, sample_action
+from graphrl.envs.registry import make, register, registered
+
+__all__ = ["AutoReset", "Environment", "TimeStep", "make", "register", "registered", "sample_action"]
+
 if __name__ != "graphrl.envs":  # through the link: would create a second copy of every class, unequal to the first
     raise ImportError(f"this is graphrl.envs, imported as {__name__!r}: write `import graphrl.envs`")

@@ -1,9 +1,10 @@
 """`MemoryMap-v0`: choose the memory of every weight and output (EGRL).
 
-Problem instances are padded map problems with features for a network, computed on the host in NumPy.
+Instances are padded map problems with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,17 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.maps import device
+from graphrl.costs.maps.chip import NNP_I, MemoryChip, find_chip
 from graphrl.costs.maps.device import MapSizes, PaddedMapProblem, common_sizes, pad
-from graphrl.costs.maps.problem import MapProblem
+from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
+from graphrl.envs.graph_environment import GraphEnvironment, stacked
 from graphrl.errors import ProblemError
+from graphrl.graphs.coarsen import coarsened
+from graphrl.graphs.datasets.sets import load_layers
 from graphrl.graphs.features import LAYER_FEATURES, layer_features
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.plan.memory_map import MemoryMap
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class MapParams:
+class MemoryMapInstance:
     """One problem of N steps (ops in running order) and M memories, with features; a batch has a leading axis g."""
 
     problem: PaddedMapProblem
@@ -30,8 +37,13 @@ class MapParams:
     reads: jax.Array | np.ndarray  # [N, N] bool, True if step i reads an output of step j
     placed: jax.Array | np.ndarray  # [N, 2] bool, True if a step has weights, or outputs, to place
 
+    @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.problem.num_steps
 
-def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
+
+def make_instance(problem: MapProblem, to: MapSizes | None = None) -> MemoryMapInstance:
     """Converts a map problem to an instance, padded to `to` (by default its size bucket).
 
     Raises:
@@ -45,17 +57,17 @@ def instance(problem: MapProblem, to: MapSizes | None = None) -> MapParams:
     nodes[:n] = layer_features(problem.graph, problem.order)
     reads[problem.read_step, problem.read_source] = True
     placed[:n] = np.stack([problem.has_weights, problem.has_outputs], axis=1)
-    return MapParams(padded, nodes, reads, placed)
+    return MemoryMapInstance(padded, nodes, reads, placed)
 
 
-def instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MapParams:
+def make_instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -> MemoryMapInstance:
     """Converts map problems with the same number of memories to a batch (leading axis g), padded to common sizes.
 
     Raises:
       ProblemError: `to` is too small for a problem.
     """
     to = common_sizes(problems) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(problem, to) for problem in problems))
+    return stacked([make_instance(problem, to) for problem in problems])
 
 
 class Observation(NamedTuple):
@@ -76,7 +88,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class MemoryMapEnv:
+class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
     """`MemoryMap-v0`: choose the memory of every op's weights and outputs, for a low latency (EGRL, algorithm 1).
 
     - Observation: features of the steps, their dependencies, and the last requested map (`Observation`).
@@ -89,47 +101,53 @@ class MemoryMapEnv:
     - Info: "latency" of the compiler's valid version of the action, seconds, "error", and "speedup" over the compiler's
       own map, 0 for an invalid map (as in the paper's figures). After `reset`, these are for everything in memory 0.
 
+    Instances of files, names and functions are graphs of layers, as in `graphrl map`; those of a `ComputationGraph`
+    have its ops. The ops run in the graph's topological order.
+
     Attributes:
       episode_steps: number of steps per episode; 1, 5 or 10 in the paper.
       squared: True rewards valid maps with the square of the speed-up.
+      chip: the chip of instances: a name in `costs.maps.chip.CHIPS`, the path of a file, or a `MemoryChip`.
 
     Version history: v0, the first.
 
     Raises:
-      ProblemError: `episode_steps` is not an integer of at least 1.
+      GraphrlError: `episode_steps` is not an integer of at least 1, or there is no such chip.
     """
 
     episode_steps: int = 1
     squared: bool = True
+    chip: str | os.PathLike[str] | MemoryChip = NNP_I
 
     def __post_init__(self) -> None:
         if type(self.episode_steps) is not int or self.episode_steps < 1:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
+        object.__setattr__(self, "chip", find_chip(self.chip))
 
-    def reset(self, key: jax.Array, params: MapParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: MemoryMapInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts with everything in memory 0. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        state = State(jnp.zeros(params.placed.shape, jnp.int32), jnp.int32(0))
-        _, info = _costs(params, state.previous, squared=self.squared)
+        instance = jax.tree.map(jnp.asarray, instance)
+        state = State(jnp.zeros(instance.placed.shape, jnp.int32), jnp.int32(0))
+        _, info = _costs(instance, state.previous, squared=self.squared)
         no = jnp.asarray(False)
-        return state, TimeStep(_observe(state, params), jnp.float32(0), no, no, info)
+        return state, TimeStep(_observe(state, instance), jnp.float32(0), no, no, info)
 
     def step(
-        self, key: jax.Array, state: State, action: jax.Array, params: MapParams
+        self, key: jax.Array, state: State, action: jax.Array, instance: MemoryMapInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Requests a map, which the compiler makes valid and costs. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        state = State(jnp.where(params.placed, action, 0), state.step + jnp.int32(1))
-        reward, info = _costs(params, state.previous, squared=self.squared)
+        instance = jax.tree.map(jnp.asarray, instance)
+        state = State(jnp.where(instance.placed, action, 0), state.step + jnp.int32(1))
+        reward, info = _costs(instance, state.previous, squared=self.squared)
         over = state.step >= self.episode_steps
-        return state, TimeStep(_observe(state, params), reward, over, jnp.asarray(False), info)
+        return state, TimeStep(_observe(state, instance), reward, over, jnp.asarray(False), info)
 
-    def observation_spec(self, params: MapParams) -> Any:
+    def observation_spec(self, instance: MemoryMapInstance) -> Any:
         """See `Environment`."""
-        n, features = params.nodes.shape
-        memories = params.problem.memories
+        n, features = instance.nodes.shape
+        memories = instance.problem.memories
         fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
             nodes=specs.floats((n, features)),
             reads=specs.booleans((n, n)),
@@ -139,27 +157,47 @@ class MemoryMapEnv:
         )
         return Observation(**fields)
 
-    def action_spec(self, params: MapParams) -> specs.ArraySpec:
+    def action_spec(self, instance: MemoryMapInstance) -> specs.ArraySpec:
         """See `Environment`."""
-        return specs.choices(params.placed.shape, params.problem.memories)
+        return specs.choices(instance.placed.shape, instance.problem.memories)
+
+    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> MemoryMapInstance:
+        return make_instances([self._problem(graph) for graph in graphs], to)
+
+    def _plan(self, graph: ComputationGraph, instance: MemoryMapInstance, state: State) -> MemoryMap:
+        weights, outputs = state.previous[: len(graph.ops)].T
+        return MemoryMap.from_memories(
+            self._problem(graph), weights, outputs, method="MemoryMap-v0", seconds=0.0, evaluations=1, seed=0
+        )
+
+    def _graphs(self, model: Any) -> list[ComputationGraph]:
+        if isinstance(model, str | os.PathLike):
+            return load_layers([os.fspath(model)])
+        graphs = super()._graphs(model)
+        return graphs if isinstance(model, ComputationGraph) else [coarsened(graph) for graph in graphs]
+
+    def _problem(self, graph: ComputationGraph) -> MapProblem:
+        return map_problem(graph, find_chip(self.chip))
 
 
-def _observe(state: State, params: MapParams) -> Observation:
-    n, memories = params.nodes.shape[0], params.problem.memories
+def _observe(state: State, instance: MemoryMapInstance) -> Observation:
+    n, memories = instance.nodes.shape[0], instance.problem.memories
     first = jnp.arange(memories, dtype=jnp.int32) == 0
     return Observation(
-        nodes=jnp.asarray(params.nodes),
-        reads=jnp.asarray(params.reads),
-        mask=jnp.arange(n, dtype=jnp.int32) < params.problem.num_steps,
-        action_mask=jnp.asarray(params.placed)[:, :, None] | first[None, None],
+        nodes=jnp.asarray(instance.nodes),
+        reads=jnp.asarray(instance.reads),
+        mask=jnp.arange(n, dtype=jnp.int32) < instance.problem.num_steps,
+        action_mask=jnp.asarray(instance.placed)[:, :, None] | first[None, None],
         previous=state.previous,
     )
 
 
-def _costs(params: MapParams, requested: jax.Array, *, squared: bool) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _costs(
+    instance: MemoryMapInstance, requested: jax.Array, *, squared: bool
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Computes the reward of a map `[N, 2]`, and the info of `MemoryMapEnv`."""
-    costs = device.evaluate(params.problem, requested[:, :1], requested[:, 1:])
-    reward = device.reward(params.problem, costs, squared=squared)[0]
-    speedup = device.reward(params.problem, costs, squared=False)[0]
+    costs = device.evaluate(instance.problem, requested[:, :1], requested[:, 1:])
+    reward = device.reward(instance.problem, costs, squared=squared)[0]
+    speedup = device.reward(instance.problem, costs, squared=False)[0]
     info = {"latency": costs.latency[0], "error": costs.error[0], "speedup": jnp.maximum(speedup, 0)}
     return reward, info

@@ -1,54 +1,66 @@
 """`Ordering-v0`: choose the order of the ops, one by one (Topoformer).
 
-Problem instances are padded graphs with features for a network, computed on the host in NumPy.
+Instances are padded graphs with features for a network, computed on the host in NumPy.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.device.indexing import add
+from graphrl.costs.problem import Problem
 from graphrl.decoding import memory
 from graphrl.decoding.memory import GraphBuffers, Memory
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
+from graphrl.envs.graph_environment import GraphEnvironment, stacked
+from graphrl.errors import PlanError
 from graphrl.graphs.features import RELATIONS, padded_order_features, padded_relations
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.plan import Plan
+
+if TYPE_CHECKING:
+    from graphrl.plan.plot import Picture
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class OrderingParams:
+class OrderingInstance:
     """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
     relation: jax.Array | np.ndarray  # [n, n] uint8, relation of op j to op i (graphs/features.py)
 
+    @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.graph.num_ops
 
-def instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingParams:
+
+def make_instance(graph: ComputationGraph, to: Sizes | None = None) -> OrderingInstance:
     """Converts a graph to an instance, padded to `to` (by default its size bucket).
 
     Raises:
       GraphError: `to` is too small for the graph.
     """
     to = common_sizes([graph]) if to is None else to
-    return OrderingParams(pad(graph, to), padded_order_features(graph, to.ops), padded_relations(graph, to.ops))
+    return OrderingInstance(pad(graph, to), padded_order_features(graph, to.ops), padded_relations(graph, to.ops))
 
 
-def instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingParams:
+def make_instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> OrderingInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to) for graph in graphs))
+    return stacked([make_instance(graph, to) for graph in graphs])
 
 
 class Observation(NamedTuple):
@@ -72,11 +84,12 @@ class State(NamedTuple):
     memory: Memory
     step: jax.Array  # [] int32, number of ops that have run
     last: jax.Array  # [] int32, the op that ran last; n before the first
+    order: jax.Array  # [n] int32, the ops in the order in which they ran; n after the last
     unit: jax.Array  # [] float32, byte units: the normaliser of the reward, M
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderingEnv:
+class OrderingEnv(GraphEnvironment[OrderingInstance]):
     """`Ordering-v0`: choose the next op among those that are ready, for a low peak of memory (Topoformer).
 
     - Observation: features and relations of the ops, masks of ready ops and of ops that have run, memory
@@ -91,7 +104,7 @@ class OrderingEnv:
       workspace, but without weights. A step takes time linear in the number of edges.
     - End: terminated after the last op, and by an illegal action, which has no other effect. Legal episodes have one
       step per op.
-    - State: the number of inputs that each op waits for, and memory. No random numbers are drawn.
+    - State: the number of inputs that each op waits for, memory, and the order so far. No random numbers are drawn.
     - Info: "live" and "peak", current and peak bytes so far, for custom rewards.
 
     `rollout.py` and `beam.py` of `graphrl/decoding` decode whole orders in one call.
@@ -99,26 +112,34 @@ class OrderingEnv:
     Version history: v0, the first.
     """
 
-    def reset(self, key: jax.Array, params: OrderingParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: OrderingInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts before the first op. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        graph = params.graph
+        instance = jax.tree.map(jnp.asarray, instance)
+        graph = instance.graph
         buffers = memory.buffers(graph)
         start = memory.start(graph, buffers)
         n = graph.sizes.ops
         unit = _largest_op(graph, buffers)
-        state = State(graph.indegree[:n], buffers, start, jnp.int32(0), jnp.int32(n), jnp.where(unit > 0, unit, 1))
+        state = State(
+            waits=graph.indegree[:n],
+            buffers=buffers,
+            memory=start,
+            step=jnp.int32(0),
+            last=jnp.int32(n),
+            order=jnp.full(n, n, jnp.int32),
+            unit=jnp.where(unit > 0, unit, 1),
+        )
         no = jnp.asarray(False)
-        return state, TimeStep(_observe(state, params), jnp.float32(0), no, no, _info(state, graph))
+        return state, TimeStep(_observe(state, instance), jnp.float32(0), no, no, _info(state, graph))
 
     def step(
-        self, key: jax.Array, state: State, action: jax.Array, params: OrderingParams
+        self, key: jax.Array, state: State, action: jax.Array, instance: OrderingInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Runs an op. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        graph, n = params.graph, params.graph.sizes.ops
+        instance = jax.tree.map(jnp.asarray, instance)
+        graph, n = instance.graph, instance.graph.sizes.ops
         legal = ((jnp.arange(n, dtype=jnp.int32) == action) & (state.waits == 0)).any()
         op = jnp.where(legal, action, n)
         after = State(
@@ -127,18 +148,19 @@ class OrderingEnv:
             memory=memory.run(graph, state.buffers, state.memory, op, memory.reads(graph, state.buffers, op)),
             step=state.step + legal.astype(jnp.int32),
             last=jnp.where(legal, op, state.last),
+            order=jnp.where(jnp.arange(n, dtype=jnp.int32) == state.step, op, state.order),
             unit=state.unit,
         )
         complete = legal & (after.step == graph.num_ops)
         cost = jnp.where(legal, jnp.where(complete, after.memory.peak, 0), _all_bytes(graph)) / state.unit
         timestep = TimeStep(
-            _observe(after, params), 0 - cost, complete | ~legal, jnp.asarray(False), _info(after, graph)
+            _observe(after, instance), 0 - cost, complete | ~legal, jnp.asarray(False), _info(after, graph)
         )
         return after, timestep
 
-    def observation_spec(self, params: OrderingParams) -> Any:
+    def observation_spec(self, instance: OrderingInstance) -> Any:
         """See `Environment`."""
-        n, features = params.nodes.shape
+        n, features = instance.nodes.shape
         fields: dict[str, Any] = dict(  # noqa: C408  (reads as the constructor that it fills)
             nodes=specs.floats((n, features)),
             relation=specs.ArraySpec((n, n), np.dtype(np.uint8), 0, len(RELATIONS)),
@@ -151,23 +173,56 @@ class OrderingEnv:
         )
         return Observation(**fields)
 
-    def action_spec(self, params: OrderingParams) -> specs.ArraySpec:
+    def action_spec(self, instance: OrderingInstance) -> specs.ArraySpec:
         """See `Environment`."""
-        return specs.choices((), params.nodes.shape[0])
+        return specs.choices((), instance.nodes.shape[0])
+
+    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> OrderingInstance:
+        return make_instances(graphs, to)
+
+    def _plan(self, graph: ComputationGraph, instance: OrderingInstance, state: State) -> Plan:
+        if state.step < len(graph.ops):
+            raise PlanError(f"{state.step} of {len(graph.ops)} ops have run: a plan has all, env.render draws these")
+        return _plan_of(graph, state)
+
+    def _picture(self, graph: ComputationGraph, instance: OrderingInstance, state: State) -> "Picture":
+        if not state.step:
+            raise PlanError("no op has run yet: a picture needs at least one")
+        return _plan_of(graph if state.step == len(graph.ops) else _beginning(graph, state), state).plot()
 
 
-def _observe(state: State, params: OrderingParams) -> Observation:
-    n = params.graph.sizes.ops
+def _observe(state: State, instance: OrderingInstance) -> Observation:
+    n = instance.graph.sizes.ops
     return Observation(
-        nodes=jnp.asarray(params.nodes),
-        relation=jnp.asarray(params.relation),
-        mask=jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops,
+        nodes=jnp.asarray(instance.nodes),
+        relation=jnp.asarray(instance.relation),
+        mask=jnp.arange(n, dtype=jnp.int32) < instance.graph.num_ops,
         action_mask=state.waits == 0,
         scheduled=state.waits < 0,
         last=state.last,
         live=state.memory.live / state.unit,
         peak=state.memory.peak / state.unit,
     )
+
+
+def _beginning(graph: ComputationGraph, state: State) -> ComputationGraph:
+    """Returns the graph of the ops so far, whose outputs are the tensors that the others need, so that memory is as in
+    the whole graph.
+    """
+    ran = set(state.order[: state.step].tolist())
+    later = {name for index, op in enumerate(graph.ops) if index not in ran for name in op.inputs}
+    ops = tuple(op for index, op in enumerate(graph.ops) if index in ran)
+    outputs = tuple(t.name for op in ops for t in op.outputs if t.name in later or t.name in graph.outputs)
+    return dataclasses.replace(graph, ops=ops, outputs=outputs)
+
+
+def _plan_of(graph: ComputationGraph, state: State) -> Plan:
+    """Returns the plan of the ops so far; `graph` has no others."""
+    ran = state.order[: state.step]
+    order = np.searchsorted(np.sort(ran), ran)  # their numbers in `graph`
+    on_one = np.zeros(len(ran), np.int64)
+    problem = Problem("peak_memory")
+    return Plan.from_order(graph, problem, on_one, order, method="Ordering-v0", seconds=0.0, evaluations=1, seed=0)
 
 
 def _info(state: State, graph: PaddedGraph) -> dict[str, jax.Array]:

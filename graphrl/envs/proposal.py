@@ -1,6 +1,6 @@
 """`Proposal-v0`: choose the proposal distributions of a genetic algorithm; the reward is its best fitness (REGAL).
 
-- `ProposalEnv`: the environment. `instance` creates its problem instances on the host, in NumPy: padded graphs with
+- `ProposalEnv`: the environment. `make_instance` creates its instances on the host, in NumPy: padded graphs with
   their features.
 - `reward`, `objective`: computed from the best fitness of a search (`fitness` in costs/device/evaluate.py).
 - `search`: runs BRKGA for many environments in parallel. It takes a batch of graphs, and `jax.vmap` of `search` folds
@@ -36,14 +36,17 @@ from graphrl.costs.device.evaluate import node_seconds
 from graphrl.costs.problem import Problem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
+from graphrl.envs.graph_environment import GraphEnvironment, stacked
 from graphrl.envs.specs import ArraySpec, choices
 from graphrl.errors import ProblemError
 from graphrl.graphs.features import padded_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.jraph_view import to_graphs_tuple
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
+from graphrl.plan import Plan
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, beta_table, run_grouped
+from graphrl.solvers.chromosomes.brkga_solver import decisions
 from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 CodingName = Literal["moments", "shapes"]
@@ -129,15 +132,22 @@ def to_beta_table(choice: jax.Array, coding: Coding) -> BetaTable:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ProposalParams:
+class ProposalInstance:
     """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops, then the d + 1 of a hint if any; 0 for padding
     edges: jax.Array | np.ndarray  # [e, H] float32, features of uses; 0 for padding
 
+    @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.graph.num_ops
 
-def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None) -> ProposalParams:
+
+def make_instance(
+    graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None
+) -> ProposalInstance:
     """Converts a graph to an instance, padded to `to` (by default its size bucket). If `hint_for` is given, the ops'
     features end with a list-scheduling plan for that problem (`hint`).
 
@@ -149,19 +159,19 @@ def instance(graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem
     if hint_for is not None:
         columns = hint(graph, hint_for)
         nodes = np.concatenate([nodes, np.pad(columns, ((0, to.ops - len(columns)), (0, 0)))], 1)
-    return ProposalParams(pad(graph, to), nodes, edges)
+    return ProposalInstance(pad(graph, to), nodes, edges)
 
 
-def instances(
+def make_instances(
     graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
-) -> ProposalParams:
+) -> ProposalInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(instance(graph, to, hint_for) for graph in graphs))
+    return stacked([make_instance(graph, to, hint_for) for graph in graphs])
 
 
 class State(NamedTuple):
@@ -169,21 +179,30 @@ class State(NamedTuple):
 
     key: jax.Array  # [] typed key: random numbers of BRKGA, with and without the policy's proposals
     standard: jax.Array  # [] float32, fitness of standard BRKGA (`costs.device.evaluate`)
+    genes: jax.Array  # [k] float32, the best chromosome of the last run of BRKGA (`costs.device.decisions`)
 
 
-class Observation(NamedTuple):
-    """Observation of a graph with n ops, e uses of tensors and f control edges, all padded."""
+class View(NamedTuple):
+    """The part of an observation that networks read: n ops, e uses of tensors and f control edges, all padded."""
 
     graph: jraph.GraphsTuple  # nodes [n + 1, F], edges [e + f, H]: see `to_graphs_tuple`
     mask: jax.Array  # [n] bool, True for real ops
 
 
+class Observation(NamedTuple):
+    """A `View`, and the mask of actions."""
+
+    graph: jraph.GraphsTuple
+    mask: jax.Array
+    action_mask: jax.Array  # bool, the action's shape, then its values: True for all, or only for value 0 of padding
+
+
 @dataclasses.dataclass(frozen=True)
-class ProposalEnv:
+class ProposalEnv(GraphEnvironment[ProposalInstance]):
     """`Proposal-v0`: propose a distribution for every gene of BRKGA, which then searches with them (REGAL, section 3).
 
-    - Observation: the graph with its features, data and control edges, and the mask of real ops (`Observation`). The
-      features of ops may end with a hint, see `instance`; the papers have none.
+    - Observation: the graph with its features, data and control edges, and masks of real ops and of actions
+      (`Observation`). The features of ops may end with a hint; the papers have none.
     - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
       `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
       and beta ("shapes", the workshop paper); `Coding` has the values. Choices of padding ops have no effect.
@@ -194,7 +213,8 @@ class ProposalEnv:
       serial time of all ops and all possible transfers, is an upper bound of makespans. (The papers do not specify
       this; their objective, too, ranks every feasible schedule above every infeasible one.)
     - End: after one step, terminated (a bandit).
-    - State: the key, drawn by `reset`, and o_s; `reset` runs BRKGA. `step` draws no additional random numbers.
+    - State: the key, drawn by `reset`, o_s, and the best chromosome; `reset` runs BRKGA. `step` draws no additional
+      random numbers.
     - Info: "objective" and "standard", o_a and o_s in bytes or seconds; inf without a feasible schedule. After `reset`
       the two are equal.
 
@@ -203,6 +223,7 @@ class ProposalEnv:
       evaluations: number of evaluations per BRKGA run, in whole generations.
       parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
+      hint: True ends the features of the ops of instances with a list-scheduling plan (`make_instance`).
 
     Version history: v0, the first.
 
@@ -214,6 +235,7 @@ class ProposalEnv:
     evaluations: int = 5000
     parameters: Parameters = Parameters()
     coding: CodingName = "moments"
+    hint: bool = False
 
     def __post_init__(self) -> None:
         coding(self.coding)
@@ -227,32 +249,30 @@ class ProposalEnv:
         """The distributions that the action's indices select."""
         return coding(self.coding)
 
-    def reset(self, key: jax.Array, params: ProposalParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: ProposalInstance) -> tuple[State, TimeStep[Observation]]:
         """Runs standard BRKGA, the reference of the reward. See `Environment`."""
-        standard = self._search(key, params.graph, None)
-        no = jnp.asarray(False)
-        return State(key, standard), TimeStep(
-            observe(params), jnp.float32(0), no, no, self._info(standard, standard, params.graph)
-        )
+        genes, standard = self._search(key, instance.graph, None)
+        no, info = jnp.asarray(False), self._info(standard, standard, instance.graph)
+        return State(key, standard, genes), TimeStep(self._observe(instance), jnp.float32(0), no, no, info)
 
     def step(
-        self, key: jax.Array, state: State, action: jax.Array, params: ProposalParams
+        self, key: jax.Array, state: State, action: jax.Array, instance: ProposalInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Runs BRKGA with the proposals. See `Environment`; `key` is not used."""
-        graph = params.graph
+        graph = instance.graph
         choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
-        fitness = self._search(state.key, graph, choice)
-        return state, TimeStep(
-            observe(params),
+        genes, fitness = self._search(state.key, graph, choice)
+        return state._replace(genes=genes), TimeStep(
+            self._observe(instance),
             reward(fitness, state.standard, graph, DeviceProblem.of(self.problem)),
             terminated=jnp.asarray(True),
             truncated=jnp.asarray(False),
             info=self._info(fitness, state.standard, graph),
         )
 
-    def observation_spec(self, params: ProposalParams) -> Any:
+    def observation_spec(self, instance: ProposalInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(observe, params)
+        shapes = jax.eval_shape(self._observe, instance)
         graph = jax.tree.map(lambda x: specs.ArraySpec(x.shape, x.dtype), shapes.graph)
         n = shapes.mask.shape[0]
         edges = shapes.graph.senders.shape[0]
@@ -260,29 +280,48 @@ class ProposalEnv:
             specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
         )
         graph = graph._replace(senders=place, receivers=place, n_node=nodes, n_edge=edge_counts)
-        return shapes._replace(graph=graph, mask=specs.booleans(shapes.mask.shape))
+        masks = {name: specs.booleans(getattr(shapes, name).shape) for name in ("mask", "action_mask")}
+        return shapes._replace(graph=graph, **masks)
 
-    def action_spec(self, params: ProposalParams) -> specs.ArraySpec:
+    def action_spec(self, instance: ProposalInstance) -> specs.ArraySpec:
         """See `Environment`."""
-        return self.distributions.action_spec(params.graph.sizes.ops, self.problem.devices)
+        return self.distributions.action_spec(instance.graph.sizes.ops, self.problem.devices)
 
-    def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
-        """Runs BRKGA with a choice `[k]` for each gene, or with uniform distributions: best fitness, `[]` float32."""
+    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> ProposalInstance:
+        return make_instances(graphs, to, self.problem if self.hint else None)
+
+    def _plan(self, graph: ComputationGraph, instance: ProposalInstance, state: State) -> Plan:
+        placement, order = decisions(graph, self.problem, instance.graph.sizes, np.asarray(state.genes))
+        evaluations = self.parameters.generations(self.evaluations) * self.parameters.offspring
+        facts: dict[str, Any] = {"method": "Proposal-v0", "seconds": 0.0, "evaluations": evaluations, "seed": 0}
+        return Plan.from_order(graph, self.problem, placement, order, **facts)
+
+    def _observe(self, instance: ProposalInstance) -> Observation:
+        view, spec = observe(instance), self.action_spec(instance)
+        shape = (*spec.shape, spec.num_values)
+        is_first = jax.lax.broadcasted_iota(jnp.int32, shape, len(spec.shape)) == 0
+        return Observation(*view, view.mask.reshape(-1, *[1] * len(spec.shape)) | is_first)
+
+    def _search(self, key: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """Runs BRKGA with a choice `[k]` for each gene, or with uniform distributions: best chromosome, `[k]` float32,
+        and its fitness, `[]` float32.
+        """
         generations = self.parameters.generations(self.evaluations)
         run = search(self.parameters, generations, self.distributions)
         batch: PaddedGraph = jax.tree.map(lambda x: jnp.asarray(x)[None], graph)
-        return run(DeviceProblem.of(self.problem), key[None], batch, None if choice is None else choice[None])[0]
+        one = run(DeviceProblem.of(self.problem), key[None], batch, None if choice is None else choice[None])
+        return one[0][0], one[1][0]
 
     def _info(self, fitness: jax.Array, standard: jax.Array, graph: PaddedGraph) -> dict[str, jax.Array]:
         values = {"objective": fitness, "standard": standard}
         return {name: objective(value, graph, DeviceProblem.of(self.problem)) for name, value in values.items()}
 
 
-def observe(params: ProposalParams) -> Observation:
-    """Returns the observation of an instance; apply `jax.vmap` for batches."""
-    graph = params.graph
-    view = to_graphs_tuple(graph, jnp.asarray(params.nodes), jnp.asarray(params.edges))
-    return Observation(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
+def observe(instance: ProposalInstance) -> View:
+    """Returns the view of an instance; apply `jax.vmap` for batches."""
+    graph = instance.graph
+    view = to_graphs_tuple(graph, jnp.asarray(instance.nodes), jnp.asarray(instance.edges))
+    return View(view, jnp.arange(graph.sizes.ops, dtype=jnp.int32) < graph.num_ops)
 
 
 def _moments() -> Coding:
@@ -340,27 +379,30 @@ def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem:
 @functools.cache
 def search(
     parameters: brkga.Parameters, generations: int, coding: Coding
-) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], jax.Array]:
+) -> Callable[[DeviceProblem, jax.Array, PaddedGraph, jax.Array | None], tuple[jax.Array, jax.Array]]:
     """Returns a jitted function that runs BRKGA: it maps a problem, keys `[g]`, graphs (leading axis g) and choices
-    `[g, k]` int32 to the best fitness `[g]` float32.
+    `[g, k]` int32 to the best chromosomes, `[g, k]` float32, and their fitness, `[g]` float32.
 
     The choices are those of `gene_choices`, or None for uniform distributions. The function supports nested `jax.vmap`
     over all arguments except the problem; arguments that are not mapped are repeated.
     """
 
     @jax.custom_batching.custom_vmap
-    def best(problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None) -> jax.Array:
+    def best(
+        problem: DeviceProblem, keys: jax.Array, graph: PaddedGraph, choice: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
         table = None if choice is None else to_beta_table(choice.T, coding)
-        return run_grouped(keys, graph, table, None, problem, parameters, generations)[1]
+        genes, fitness = run_grouped(keys, graph, table, None, problem, parameters, generations)
+        return genes.T, fitness
 
     @best.def_vmap
-    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> tuple[jax.Array, bool]:
+    def rule(size: int, mapped: Sequence[Any], problem: DeviceProblem, *arguments: Any) -> Any:
         def fold(is_mapped: bool, x: jax.Array) -> jax.Array:
             x = x if is_mapped else jnp.broadcast_to(x[None], (size, *x.shape))
             return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])  # not -1, since an axis may be empty
 
-        values = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
-        return values.reshape(size, -1), True
+        genes, fitness = best(problem, *jax.tree.map(fold, tuple(mapped[1:]), arguments))
+        return (genes.reshape(size, -1, genes.shape[1]), fitness.reshape(size, -1)), (True, True)
 
     return jax.jit(best)
 

@@ -101,6 +101,29 @@ def sample(spec: Any, key: jax.Array) -> Any:
     return jax.tree.unflatten(structure, [_sample(one, k) for one, k in zip(leaves, keys, strict=True)])
 
 
+def sample_masked(mask: Any, key: jax.Array) -> Any:
+    """Draws a random choice for every row of every mask, uniformly among those that are allowed.
+
+    Args:
+      mask: a pytree of `[..., o]` bool: the allowed ones of o options. A row without any gives option 0.
+      key: `[]` typed key.
+
+    Returns:
+      The same pytree, `[...]` int32 each.
+    """
+    leaves, structure = jax.tree.flatten(mask)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [_sample_row(*pair) for pair in zip(keys, leaves, strict=True)])
+
+
+def _sample_row(key: jax.Array, mask: jax.Array) -> jax.Array:
+    """Draws an option of every row of a mask `[..., o]`, from one random number each: `[...]` int32."""
+    upto = jnp.cumsum(mask, -1, dtype=jnp.int32)
+    count = upto[..., -1]
+    place = jnp.floor(jax.random.uniform(key, count.shape) * count.astype(jnp.float32)).astype(jnp.int32)
+    return (upto > jnp.minimum(place, count - 1)[..., None]).argmax(-1).astype(jnp.int32)
+
+
 def _sample(spec: ArraySpec, key: jax.Array) -> jax.Array:
     if spec.dtype == np.bool_:
         return jax.random.bernoulli(key, 0.5, spec.shape)

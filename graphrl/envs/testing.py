@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep, sample_action
 from graphrl.errors import GraphrlError
-
-MASKS = ("mask", "action_mask")
 
 
 class EnvError(GraphrlError):
@@ -22,7 +20,7 @@ class EnvError(GraphrlError):
 
 def check_env(
     env: Environment[Any, Any, Any],
-    params: Any,
+    instance: Any,
     *,
     wider: Any = None,
     steps: int = 3,
@@ -30,16 +28,17 @@ def check_env(
     seed: int = 0,
     tolerance: float = 1e-6,
 ) -> None:
-    """Checks an environment against the interface of `base.py`, with random actions.
+    """Checks an environment against the interface of `base.py`, with random actions, legal ones and any.
 
-    Observations fit their specification, inside and outside of `jax.jit`; masks leave a choice; rewards and
-    observations are finite; timesteps keep their structure; reset and step compile once; their `jax.vmap` equals a
-    loop; the key determines all results; padding has no effect; `AutoReset` keeps the final observation.
+    Observations fit their specification, inside and outside of `jax.jit`; masks have the action's structure and leave a
+    choice; rewards and observations are finite; timesteps keep their structure; reset and step compile once; their
+    `jax.vmap` equals a loop; the key determines all results; padding has no effect; `AutoReset` keeps the final
+    observation.
 
     Args:
       env: the environment.
-      params: an instance.
-      wider: the same instance, padded to larger sizes; None skips the check of padding.
+      instance: an instance.
+      wider: the same instance, padded to larger sizes; None skips the check of padding. Actions may grow or not.
       steps: maximum number of steps of an episode.
       copies: number of environments in the `jax.vmap`.
       seed: seed of all keys.
@@ -52,7 +51,7 @@ def check_env(
     """
     chex.clear_trace_counter()
     reset, step = (jax.jit(chex.assert_max_traces(fn, n=1)) for fn in (env.reset, env.step))
-    checker = _Checker(env, reset, step, params, jax.random.key(seed), steps, copies, tolerance)
+    checker = _Checker(env, reset, step, instance, jax.random.key(seed), steps, copies, tolerance)
     checker.specifications()
     checker.episode()
     checker.vmap_equals_loop()
@@ -66,7 +65,7 @@ class _Checker:
     env: Environment[Any, Any, Any]
     reset: Any  # compiled, once
     step: Any  # compiled, once
-    params: Any
+    instance: Any
     key: jax.Array  # [] typed key
     steps: int
     copies: int
@@ -74,16 +73,16 @@ class _Checker:
 
     def specifications(self) -> None:
         """Checks that specifications depend on shapes only: they are the same under a trace."""
-        outside = self.env.observation_spec(self.params), self.env.action_spec(self.params)
+        outside = self.env.observation_spec(self.instance), self.env.action_spec(self.instance)
 
-        def specified(params: Any) -> jax.Array:
-            traced = self.env.observation_spec(params), self.env.action_spec(params)
+        def specified(instance: Any) -> jax.Array:
+            traced = self.env.observation_spec(instance), self.env.action_spec(instance)
             _require(traced == outside, "its specifications differ inside of jax.jit")
-            _, timestep = self.env.reset(self.key, params)
+            _, timestep = self.env.reset(self.key, instance)
             specs.validate(traced[0], timestep.observation, "observation (traced)")
             return timestep.reward
 
-        jax.eval_shape(specified, self.params)
+        jax.eval_shape(specified, self.instance)
         specs.validate(outside[1], specs.sample(outside[1], self.key), "a sampled action")
 
     def episode(self) -> None:
@@ -94,16 +93,18 @@ class _Checker:
         _require(len(structures) == 1, f"its timesteps have {len(structures)} different structures")
         for timestep in first:
             self._check(timestep)
+        for timestep in self._run(legal=True):
+            self._check(timestep)
 
     def vmap_equals_loop(self) -> None:
         """Checks that `jax.vmap` of reset and step gives the same results as a loop."""
         keys = jax.random.split(self.key, self.copies)
-        spec = self.env.action_spec(self.params)
+        spec = self.env.action_spec(self.instance)
         actions = jax.vmap(lambda key: specs.sample(spec, key))(keys)
 
         def run(reset: Any, step: Any, key: jax.Array, action: Any) -> tuple[TimeStep[Any], TimeStep[Any]]:
-            state, first = reset(key, self.params)
-            return first, step(key, state, action, self.params)[1]
+            state, first = reset(key, self.instance)
+            return first, step(key, state, action, self.instance)[1]
 
         mapped = jax.jit(jax.vmap(functools.partial(run, self.env.reset, self.env.step)))(keys, actions)
         loop = [
@@ -115,54 +116,64 @@ class _Checker:
     def final_observation(self) -> None:
         """Checks that `AutoReset` around the environment keeps the last observation of an episode."""
         wrapped: AutoReset[Any, Any, Any] = AutoReset(_Compiled(self.env, self.reset, self.step))
-        state, _ = wrapped.reset(self.key, self.params)
+        state, _ = wrapped.reset(self.key, self.instance)
         for number in range(self.steps):
             key = jax.random.fold_in(self.key, number)
-            action = specs.sample(self.env.action_spec(self.params), key)
-            expected = self.step(jax.random.split(key)[0], state, action, self.params)[1]
-            state, timestep = wrapped.step(key, state, action, self.params)
+            action = specs.sample(self.env.action_spec(self.instance), key)
+            expected = self.step(jax.random.split(key)[0], state, action, self.instance)[1]
+            state, timestep = wrapped.step(key, state, action, self.instance)
             _require(_close(timestep.info[FINAL], expected.observation, 0), "AutoReset loses its final observation")
             _require(_close(timestep.reward, expected.reward, 0), "AutoReset changes its rewards")
 
     def padding(self, wider: Any) -> None:
         """Checks that equal actions earn equal rewards with more padding, whatever the actions for the padding."""
-        small, large = self.env.action_spec(self.params), self.env.action_spec(wider)
-        _require(small != large, "the wider instance has no wider actions")
-        state, _ = self.reset(self.key, self.params)
+        small, large = self.env.action_spec(self.instance), self.env.action_spec(wider)
+        shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(one)] for one in (self.instance, wider)]
+        _require(shapes[0] != shapes[1], "the wider instance has arrays of the same shapes: it must have larger ones")
+        state, _ = self.reset(self.key, self.instance)
         wide_state, _ = jax.jit(self.env.reset)(self.key, wider)
         wide_step = jax.jit(self.env.step)
         for number in range(self.steps):
             key = jax.random.fold_in(self.key, number)
             action = specs.sample(small, key)
             wide_action = jax.tree.map(_embed, action, specs.sample(large, key))
-            state, narrow = self.step(key, state, action, self.params)
+            state, narrow = self.step(key, state, action, self.instance)
             wide_state, wide = wide_step(key, wide_state, wide_action, wider)
             same = _close(narrow.reward, wide.reward, self.tolerance) and bool(narrow.done == wide.done)
             _require(same, f"padding changes the reward from {narrow.reward} to {wide.reward}")
             if narrow.done:
                 break
 
-    def _run(self) -> list[TimeStep[Any]]:
-        """Runs an episode with random actions, and returns its timesteps."""
-        state, timestep = self.reset(self.key, self.params)
+    def _run(self, *, legal: bool = False) -> list[TimeStep[Any]]:
+        """Runs an episode with random actions, only legal ones if `legal`, and returns its timesteps."""
+        spec = self.env.action_spec(self.instance)
+        state, timestep = self.reset(self.key, self.instance)
         timesteps = [timestep]
         for number in range(self.steps):
             key = jax.random.fold_in(self.key, number)
-            action = specs.sample(self.env.action_spec(self.params), key)
-            state, timestep = self.step(key, state, action, self.params)
+            action = sample_action(key, self.env, timestep, self.instance) if legal else specs.sample(spec, key)
+            state, timestep = self.step(key, state, action, self.instance)
             timesteps.append(timestep)
             if timestep.done:
                 break
         return timesteps
 
     def _check(self, timestep: TimeStep[Any]) -> None:
-        specs.validate(self.env.observation_spec(self.params), timestep.observation, "observation")
+        specs.validate(self.env.observation_spec(self.instance), timestep.observation, "observation")
         specs.validate(specs.floats(()), timestep.reward, "reward")
         for name in ("terminated", "truncated"):
             specs.validate(specs.booleans(()), getattr(timestep, name), name)
-        for name in MASKS:
-            mask = getattr(timestep.observation, name, None)
-            _require(mask is None or bool(np.any(mask) | timestep.done), f"{name} leaves no choice")
+        mask = getattr(timestep.observation, "action_mask", None)
+        if mask is not None:
+            self._check_mask(mask, is_over=bool(timestep.done))
+
+    def _check_mask(self, mask: Any, *, is_over: bool) -> None:
+        spec = self.env.action_spec(self.instance)
+        options = jax.tree.map(lambda one: specs.booleans((*one.shape, one.num_values)), spec)
+        specs.validate(options, mask, "action_mask")
+        _require(
+            is_over or all(np.any(leaf, -1).all() for leaf in jax.tree.leaves(mask)), "action_mask leaves no choice"
+        )
 
 
 class _Compiled:

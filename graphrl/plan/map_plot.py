@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -24,7 +23,7 @@ MAX_NAMES = 64  # ops that are named below the last axes; above that some are nu
 MAX_SCALE = 3.0  # times the contents of a memory: a capacity beyond that would flatten the curve
 
 
-def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Figure:
+def map_figure(problem: MapProblem, costs: MapCosts, method: str, facts: Sequence[str]) -> Picture:
     """Draws the picture of a memory map; `method` and `facts` are texts of its heading."""
     m = problem.memories
     each, bars = min(1.5, 7.0 / m), 2.2

@@ -24,7 +24,7 @@ from graphrl.graphs.readers.json import read_strict_json
 from graphrl.units import as_integers, format_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from graphrl.plan.plot import Picture
 
 FORMAT, VERSION = "graphrl-map", 1
 PROVED = 2e-5  # above the bound: CP-SAT's default gap and rounding
@@ -182,7 +182,7 @@ class MemoryMap:
                 raise PlanError(f"{key} is stated as {getattr(self, key)!r}: it is {value!r}")
         return costs
 
-    def plot(self, graph: ComputationGraph, path: str | os.PathLike[str] | None = None) -> "Figure":
+    def plot(self, graph: ComputationGraph, path: str | os.PathLike[str] | None = None) -> "Picture":
         """Draws the contents of every memory at each step over the latency by op; saves the picture if a path is given.
 
         Args:

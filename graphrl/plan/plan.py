@@ -24,7 +24,7 @@ from graphrl.plan.trace import Timeline, write_trace
 from graphrl.units import format_bytes, format_objective, format_seconds
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from graphrl.plan.plot import Picture
 
 RELATIVE_ERROR = 1e-9  # of stated seconds: a plan may have been written by a tool that rounds
 
@@ -251,7 +251,7 @@ class Plan:
         facts |= {"makespan_seconds": self.makespan, "transfer_model": self.problem.transfer}
         write_trace(self.timeline(), facts, path)
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Figure":
+    def plot(self, path: str | os.PathLike[str] | None = None, *, by_position: bool | None = None) -> "Picture":
         """Draws device lanes over memory curves, and saves the picture if a path is given.
 
         Args:

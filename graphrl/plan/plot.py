@@ -179,6 +179,14 @@ class Picture(Figure):
         self.savefig(buffer, format="png")
         return buffer.getvalue()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture atomically; the path's ending selects the format: .png, .svg or .pdf.
+
+        Raises:
+          GraphrlError: the ending selects no supported format, or the file cannot be written.
+        """
+        write_figure(self, path)
+
     def savefig(self, fname: Any, **options: Any) -> None:
         with warnings.catch_warnings():  # names may be in any script, which the font may lack
             warnings.filterwarnings("ignore", message="Glyph")
@@ -210,7 +218,7 @@ def write_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 def plan_figure(
     timeline: Timeline, graph: str, method: str, facts: Sequence[str], bound: float | None = None
-) -> Figure:
+) -> Picture:
     """Draws the picture of a plan.
 
     Args:

@@ -28,7 +28,7 @@ from graphrl.cli import main
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.envs.memory_map import MemoryMapEnv, instance
+from graphrl.envs.memory_map import MemoryMapEnv, make_instance
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -62,15 +62,15 @@ def solved(options: str, problem: MapProblem, budget: Budget, seed: int = 0) -> 
 
 
 def test_networks_see_and_earn_what_the_environment_says() -> None:
-    layers, env, params = one(RESNET), MemoryMapEnv(), jax.tree.map(jnp.asarray, instance(RESNET))
+    layers, env, instance = one(RESNET), MemoryMapEnv(), jax.tree.map(jnp.asarray, make_instance(RESNET))
     key = jax.random.key(0)
-    state, first = env.reset(key, params)
+    state, first = env.reset(key, instance)
     seen = domain.observe(layers, domain.start(layers))
     reads = np.asarray(senders_of(seen)) - np.diag(np.asarray(seen.mask, np.float32))
     np.testing.assert_array_equal(reads > 0, first.observation.reads)
     np.testing.assert_array_equal(seen.mask, first.observation.mask)
     for action in jax.random.randint(key, (5, *layers.placed.shape), 0, 3) * jnp.arange(5)[:, None, None] // 4:
-        _, last = env.step(key, state, action, params)
+        _, last = env.step(key, state, action, instance)
         assert float(domain.evaluate(layers, action)) == float(last.reward)
         rectified = float(domain.evaluate(layers, action, "rectified"))
         assert rectified > 0

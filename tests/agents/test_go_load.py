@@ -18,7 +18,7 @@ from graphrl.agents.go.learner import batch, fine_tune, learner, problem_of
 from graphrl.agents.go.network import Policy, sample_choices
 from graphrl.cli import main
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.generator import instance
+from graphrl.envs.compile.generator import make_instance
 from graphrl.envs.compile.reward import outcome, possible_choices
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.families import pipeline
@@ -45,7 +45,7 @@ def problem_for(graph: ComputationGraph) -> Problem:
 
 
 def decoder_of(graph: ComputationGraph, problem: Problem) -> LoadDecoder:
-    return LoadDecoder(graph, problem, instance(graph, problem, baseline=1.0))
+    return LoadDecoder(graph, problem, make_instance(graph, problem, baseline=1.0))
 
 
 def solved(graph: ComputationGraph, problem: Problem, method: str, evaluations: int = 500, seed: int = 0) -> Plan:
@@ -71,10 +71,10 @@ def test_changes_are_kept_that_make_nothing_worse(objective: str) -> None:
     graph = pipeline(60, 1) if objective == "max_load" else layered(60, 8)
     settings = LOAD if objective == "max_load" else TINY
     problem = problem_of(settings, graph, "link")
-    params = hint_instance(graph, problem, common_sizes([graph]), settings)
-    decoder: Any = Decoder(graph, problem, params) if objective == "makespan" else decoder_of(graph, problem)
+    instance = hint_instance(graph, problem, common_sizes([graph]), settings)
+    decoder: Any = Decoder(graph, problem, instance) if objective == "makespan" else decoder_of(graph, problem)
     rng = np.random.default_rng(0)
-    placement, level = rng.integers(0, problem.accelerators, 60), np.asarray(params.start.priority, np.int64)[:60]
+    placement, level = rng.integers(0, problem.accelerators, 60), np.asarray(instance.start.priority, np.int64)[:60]
     placement = placement[graph.leaders]
     changes = np.stack([rng.integers(0, 60, 200), rng.integers(0, problem.devices, 200)], 1)
     after = decoder.climb(placement, level, changes)
@@ -177,13 +177,13 @@ def test_a_start_that_is_over_the_limit_is_left() -> None:
     graph = pipeline(20, 3)
     limit = int(graph.arrays.weight_bytes.sum()) * 6 // 10
     problem = Problem("max_load", 2, memory_limit=limit)
-    params = hint_instance(graph, problem, common_sizes([graph]), LOAD)
-    everything = params.start._replace(placement=np.zeros_like(params.start.placement))
-    params = dataclasses.replace(params, start=everything, baseline=np.array(1e6, np.float32))
-    assert not bool(outcome(params, possible_choices(params, everything), "urgent").valid)
+    instance = hint_instance(graph, problem, common_sizes([graph]), LOAD)
+    everything = instance.start._replace(placement=np.zeros_like(instance.start.placement))
+    instance = dataclasses.replace(instance, start=everything, baseline=np.array(1e6, np.float32))
+    assert not bool(outcome(instance, possible_choices(instance, everything), "urgent").valid)
     settings = dataclasses.replace(LOAD, learning="ppo", network=dataclasses.replace(LOAD.network, changes=0.5))
-    best = fine_tune(settings, untrained(settings).params, params, jax.random.key(0), 8)[1]
-    assert bool(outcome(params, possible_choices(params, best), "urgent").valid)
+    best = fine_tune(settings, untrained(settings).params, instance, jax.random.key(0), 8)[1]
+    assert bool(outcome(instance, possible_choices(instance, best), "urgent").valid)
 
 
 def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
@@ -191,13 +191,13 @@ def test_the_policy_that_ships_is_ahead_of_its_start_and_of_chance() -> None:
     for seed in range(12):
         graph = pipeline(120, 300 + seed)
         problem, n = problem_for(graph), 120
-        params = hint_instance(graph, problem, common_sizes([graph]), policy.config)
-        decoder, rng = LoadDecoder(graph, problem, params), np.random.default_rng(seed)
-        placement = np.asarray(params.start.placement, np.int64)[:n]
+        instance = hint_instance(graph, problem, common_sizes([graph]), policy.config)
+        decoder, rng = LoadDecoder(graph, problem, instance), np.random.default_rng(seed)
+        placement = np.asarray(instance.start.placement, np.int64)[:n]
         first, best = decoder.rank(placement, placement), [(1, np.inf)] * 2
-        logits = policy.logits(params, decoder.plan_features(placement, placement))
+        logits = policy.logits(instance, decoder.plan_features(placement, placement))
         movable = np.flatnonzero(graph.leaders == np.arange(n))
-        for plan in sample_choices(logits, params.start, 64, rng).placement[:, :n].astype(np.int64):
+        for plan in sample_choices(logits, instance.start, 64, rng).placement[:, :n].astype(np.int64):
             random, ops = placement.copy(), rng.choice(movable, (plan != placement)[movable].sum(), replace=False)
             random[ops] = (placement[ops] + rng.integers(1, problem.devices, len(ops))) % problem.devices
             best = [min(was, decoder.rank(one, one)) for was, one in zip(best, (plan, random), strict=True)]

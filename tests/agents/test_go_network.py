@@ -13,7 +13,7 @@ from filled import drawn
 
 from graphrl.agents.go.config import GoConfig
 from graphrl.agents.go.network import networks
-from graphrl.envs.compile.generator import instance
+from graphrl.envs.compile.generator import make_instance
 from graphrl.envs.compile.observation import observe
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
@@ -110,8 +110,8 @@ def test_one_policy_serves_any_number_of_devices_and_scores_them_in_their_order(
 
 def test_devices_that_are_not_there_change_nothing_and_are_never_chosen() -> None:
     apply, params = policy("go")
-    params_of = functools.partial(instance, GRAPH, problem(2), levels=LEVELS, baseline=1.0)
-    few, more = (observe(one, one.start, TASKS[:2]) for one in (params_of(), params_of(devices=4)))
+    instance_of = functools.partial(make_instance, GRAPH, problem(2), levels=LEVELS, baseline=1.0)
+    few, more = (observe(one, one.start, TASKS[:2]) for one in (instance_of(), instance_of(devices=4)))
     fusion = seen(GRAPH)
     few, more = (
         one._replace(**{name: getattr(one, name) | {"fusion": getattr(fusion, name)["fusion"]} for name in names})

@@ -28,7 +28,7 @@ from graphrl.cli import main
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.envs.compile.features import schedule_features_on_host
-from graphrl.envs.compile.generator import Choices, instance
+from graphrl.envs.compile.generator import Choices, make_instance
 from graphrl.envs.compile.reward import run
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
@@ -171,7 +171,7 @@ def test_choices_cost_what_their_plan_costs() -> None:
     n = len(graph.ops)
     for transfer, limit in (("rendezvous", None), ("link", None), ("rendezvous", 50_000)):
         problem = Problem("makespan", 3, transfer, 0.1, 50_000.0, memory_limit=limit)  # type: ignore[arg-type]
-        decoder = Decoder(graph, problem, instance(graph, problem, levels=4, reach=0.1))
+        decoder = Decoder(graph, problem, make_instance(graph, problem, levels=4, reach=0.1))
         for _ in range(3):
             choices = generator.integers(0, 3, n), generator.integers(0, 4, n)
             costs = exact.evaluate(graph, problem, *decoder.plan(*choices))
@@ -186,13 +186,13 @@ def test_the_host_runs_choices_as_the_device_does(transfer: Transfer, devices: i
     """Bundled for two devices: with more the device code breaks ties by tensor, the host by pair."""
     graph, generator = layered(50, 2), np.random.default_rng(0)
     n, problem = len(graph.ops), Problem("makespan", devices, transfer, 0.1, 50_000.0, memory_limit=limit)
-    params = instance(graph, problem, levels=4, reach=0.09)
+    instance = make_instance(graph, problem, levels=4, reach=0.09)
     choices = generator.integers(0, devices, n), generator.integers(0, 4, n)
-    decoder = Decoder(graph, problem, params)
+    decoder = Decoder(graph, problem, instance)
     end, place = decoder.run(*choices)
-    wide = (0, len(params.order) - n)
-    ran = run(params, Choices(*(np.pad(choice, wide).astype(np.int32) for choice in choices)), SENDS)
-    np.testing.assert_allclose(np.asarray(ran.end)[:n] * params.graph.second_unit, end, rtol=1e-5)
+    wide = (0, len(instance.order) - n)
+    ran = run(instance, Choices(*(np.pad(choice, wide).astype(np.int32) for choice in choices)), SENDS)
+    np.testing.assert_allclose(np.asarray(ran.end)[:n] * instance.graph.second_unit, end, rtol=1e-5)
     np.testing.assert_array_equal(np.asarray(ran.place)[:n], place)
     assert bool(ran.valid) == (decoder.rank(*choices)[0] == 0)
 
@@ -363,9 +363,9 @@ def test_where_no_round_fits_the_first_plan_is_the_answer(objective: Any, monkey
 def test_what_is_compiled_in_haste_says_the_same() -> None:
     graph, problem = layered(60, 3), Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
     policy = Policy.default(problem)
-    params = hint_instance(graph, problem, common_sizes([graph]), policy.config)
-    features = Decoder(graph, problem, params).plan_features(
-        *(np.asarray(choice, np.int64)[:60] for choice in params.start[:2])
+    instance = hint_instance(graph, problem, common_sizes([graph]), policy.config)
+    features = Decoder(graph, problem, instance).plan_features(
+        *(np.asarray(choice, np.int64)[:60] for choice in instance.start[:2])
     )
-    usual, fast = (policy.logits(params, features, fast_compile=each)["placement"] for each in (False, True))
+    usual, fast = (policy.logits(instance, features, fast_compile=each)["placement"] for each in (False, True))
     np.testing.assert_allclose(fast, usual, rtol=1e-5, atol=1e-5)

@@ -14,7 +14,7 @@ from graphrl.agents.regal import learner as regal
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy, networks
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalParams, instances, observe
+from graphrl.envs.proposal import ProposalInstance, make_instances, observe
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
@@ -35,9 +35,9 @@ SMALL = RegalConfig(
 
 
 @functools.cache
-def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalParams:
+def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalInstance:
     """A batch of four."""
-    return instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hint_for)
+    return make_instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hint_for)
 
 
 def leaves(state: LearnerState) -> list[np.ndarray]:
@@ -191,7 +191,9 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
         evaluations=20, parameters=generation, genes="priorities", hint="none", rounds=1, learning_rate=1e-2
     )
     sizes = common_sizes([*seen, *validation, *unseen])
-    training, looked_at, test = (instances(graphs, sizes, config.hint_for) for graphs in (seen, validation, unseen))
+    training, looked_at, test = (
+        make_instances(graphs, sizes, config.hint_for) for graphs in (seen, validation, unseen)
+    )
     functions = on_mesh(regal.learner(config), make_mesh(8, jax.devices()[:1]))
     start, updates, key = jax.random.split(jax.random.key(1), 3)
     state, chooser = functions.init(start), np.random.default_rng(1)

@@ -19,7 +19,7 @@ from graphrl.agents.regal.network import Policy, networks, tiny_instance
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.proposal import CodingName, coding, hint, instance, observe
+from graphrl.envs.proposal import CodingName, coding, hint, make_instance, observe
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
@@ -179,7 +179,7 @@ def test_a_quick_schedule_is_about_as_good_as_the_best_of_the_list_schedules() -
 
 def test_features_end_with_the_hint_if_there_is_one() -> None:
     sizes = common_sizes([GRAPH])
-    plain, hinted = instance(GRAPH, sizes), instance(GRAPH, sizes, PROBLEMS[0])
+    plain, hinted = make_instance(GRAPH, sizes), make_instance(GRAPH, sizes, PROBLEMS[0])
     np.testing.assert_array_equal(plain.nodes, padded_features(GRAPH, sizes)[0])
     np.testing.assert_array_equal(hinted.nodes[:, : len(NODE_FEATURES)], plain.nodes)
     np.testing.assert_array_equal(hinted.nodes[:OPS, len(NODE_FEATURES) :], hint(GRAPH, PROBLEMS[0]))

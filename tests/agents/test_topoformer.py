@@ -18,7 +18,7 @@ from graphrl.agents.topoformer.config import PROBLEM, TopoformerConfig
 from graphrl.agents.topoformer.learner import INITIAL_SCORE, LearnerState
 from graphrl.agents.topoformer.network import Policy
 from graphrl.costs.problem import Problem
-from graphrl.envs.ordering import OrderingParams, instances
+from graphrl.envs.ordering import OrderingInstance, make_instances
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.padding import common_sizes
@@ -36,8 +36,10 @@ ROLLOUT = dataclasses.replace(SMALL, baseline="greedy-rollout")
 
 
 @functools.cache
-def graphs() -> OrderingParams:
-    return instances([layered(40 + seed, seed) for seed in range(4)])  # all orders of some smaller graphs have one peak
+def graphs() -> OrderingInstance:
+    return make_instances(
+        [layered(40 + seed, seed) for seed in range(4)]
+    )  # all orders of some smaller graphs have one peak
 
 
 @functools.cache
@@ -166,7 +168,7 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     functions = on_mesh(topoformer.learner(config), make_mesh(8, jax.devices()[:1]))
     unseen, seen = ([layered(40, first + i) for i in range(count)] for first, count in ((0, 32), (1000, 512)))
     sizes = common_sizes([*unseen, *seen])
-    held_out = instances(unseen, sizes)
+    held_out = make_instances(unseen, sizes)
 
     def look() -> dict[str, float]:
         metrics = functions.evaluate(state.params, jax.random.key(1), held_out)
@@ -176,7 +178,7 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     before = look()
     for step in range(200):
         first = 8 * step % len(seen)
-        batch = instances(seen[first : first + 8], sizes)
+        batch = make_instances(seen[first : first + 8], sizes)
         state, _ = functions.update(state, jax.random.key(step), batch)
     after = look()
     assert after["greedy"] > before["greedy"] + 5
@@ -214,7 +216,7 @@ def test_neither_padding_nor_company_changes_a_greedy_order(saved: str) -> None:
     own, padded = (solve(Task(GRAPH, PROBLEM, BUDGET, 0, sizes=sizes)) for sizes in (None, to))
     assert to != common_sizes([GRAPH])
     assert padded.order == own.order
-    together = untrained().rollout(instances([GRAPH, other], to), "greedy")
+    together = untrained().rollout(make_instances([GRAPH, other], to), "greedy")
     np.testing.assert_array_equal(together.order[0, 0, : len(GRAPH.ops)], own.decisions(GRAPH)[1])
 
 

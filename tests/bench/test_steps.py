@@ -11,10 +11,11 @@ import pytest
 
 from graphrl.bench import machine, steps
 from graphrl.bench.cases import Settings
-from graphrl.bench.envs import ROLLOUTS, _valid, make_instances, map_problems, random_policy
+from graphrl.bench.envs import ROLLOUTS, make_instances, map_problems, random_policy
 from graphrl.bench.steps import STEPS_TABLE, Cell, StepRow, Steps, after_reset, cells, rollout
 from graphrl.bench.timing import Limit
 from graphrl.cli import main
+from graphrl.envs import specs
 from graphrl.envs.registry import registered
 
 SMALL = Settings(sizes=(16,), repeats=2, seconds=0.01)
@@ -48,7 +49,7 @@ def test_the_most_telling_cells_come_first() -> None:
 
 def test_random_actions_are_valid_and_uniform() -> None:
     mask = jnp.asarray([[True, False, True, True], [False, False, False, True]])
-    drawn = np.asarray(jax.vmap(lambda key: _valid(key, mask))(jax.random.split(jax.random.key(0), 3000)))
+    drawn = np.asarray(jax.vmap(lambda key: specs.sample_masked(mask, key))(jax.random.split(jax.random.key(0), 3000)))
     counts = np.bincount(drawn[:, 0], minlength=4)
     assert counts[1] == 0
     assert (counts[[0, 2, 3]] > 850).all()
@@ -64,15 +65,15 @@ def test_a_rollout_is_an_episode_of_steps() -> None:
     """Carrying only the changed parts of observations makes no difference."""
     first = after_reset(make_instances("Ordering-v0", 16, 2, 0), 0)
     assert {None} < set(first.sources)
-    env, params = first.instances.env, first.instances.params
-    policy = random_policy(env, jax.tree.map(lambda leaf: leaf[0], params))
-    done, total, _ = jax.jit(rollout(first, policy, 16))(first.keys, first.state, first.changed, params, ())
+    env, batch = first.instances.env, first.instances.batch
+    policy = random_policy(env)
+    done, total, _ = jax.jit(rollout(first, policy, 16))(first.keys, first.state, first.changed, batch, ())
     assert done.all()
     step, act = jax.jit(jax.vmap(env.step)), jax.jit(lambda key, observation: policy.act(key, (), observation))
-    state, timestep = jax.jit(jax.vmap(env.reset))(first.keys, params)
+    state, timestep = jax.jit(jax.vmap(env.reset))(first.keys, batch)
     for number in range(16):
         now = jax.vmap(jax.random.fold_in, (0, None))(first.keys, number)
-        state, timestep = step(now, state, act(now, timestep.observation), params)
+        state, timestep = step(now, state, act(now, timestep.observation), batch)
         assert timestep.done.all() == (number == 15)
     np.testing.assert_allclose(total, timestep.reward, rtol=1e-6)
 

@@ -10,7 +10,7 @@ import pytest
 from search_graphs import random_dag
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalEnv, instance
+from graphrl.envs.proposal import ProposalEnv, make_instance
 from graphrl.methods import find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes import brkga
@@ -25,13 +25,13 @@ SMALL = brkga.Parameters(population=12, elites=3, mutants=3)
 
 
 def run_batch(problem: Problem) -> None:
-    one = instance(random_dag(0)).graph
+    one = make_instance(random_dag(0)).graph
     graph = jax.tree.map(lambda x: np.stack([x, x]), one)
     brkga.run_batch(jax.random.split(jax.random.key(0), 2), graph, problem, SMALL, 45)
 
 
 def proposal(problem: Problem) -> None:
-    ProposalEnv(problem, 45, SMALL).reset(jax.random.key(0), instance(random_dag(0)))
+    ProposalEnv(problem, 45, SMALL).reset(jax.random.key(0), make_instance(random_dag(0)))
 
 
 def solving(method: str) -> Callable[[Problem], None]:

@@ -13,7 +13,7 @@ from ordering_graphs import SIZES, all_orders, exact_peak, padded_orders, small_
 from graphrl.agents.topoformer.config import Decoder, TopoformerConfig
 from graphrl.agents.topoformer.network import initial, orders
 from graphrl.decoding.rollout import Rollout
-from graphrl.envs.ordering import OrderingParams, instance, instances
+from graphrl.envs.ordering import OrderingInstance, make_instance, make_instances
 
 GRAPHS = [graph for graph in small_graphs(40) if graph.arrays.num_ops <= 6 and len(list(all_orders(graph))) > 9][:3]
 ORDERS = [padded_orders(list(all_orders(graph)), SIZES.ops) for graph in GRAPHS]
@@ -24,8 +24,8 @@ DECODERS: tuple[Decoder, ...] = ("priorities", "autoregressive")
 
 
 @functools.cache
-def batch() -> OrderingParams:
-    return instances(GRAPHS, SIZES)
+def batch() -> OrderingInstance:
+    return make_instances(GRAPHS, SIZES)
 
 
 @functools.cache
@@ -33,12 +33,12 @@ def found(decoder: Decoder) -> Found:
     """Greedy, sampled and beam orders; log-probabilities of the sampled orders and of all orders `[g, MOST]`."""
     config = TopoformerConfig(layers=1, width=8, heads=1, head_width=4, alpha=1.0, decoder=decoder)
     params = filled.drawn(
-        jax.eval_shape(lambda key: initial(config, key, instance(GRAPHS[0], SIZES)), jax.random.key(0))
+        jax.eval_shape(lambda key: initial(config, key, make_instance(GRAPHS[0], SIZES)), jax.random.key(0))
     )
     every = jnp.asarray(np.stack([np.pad(one, ((0, MOST - len(one)), (0, 0)), mode="edge") for one in ORDERS]))
 
     @jax.jit
-    def all_of(params: Any, batch: OrderingParams) -> Any:
+    def all_of(params: Any, batch: OrderingInstance) -> Any:
         policy = orders(config, params, batch)
         drawn = policy.sample(jax.random.split(jax.random.key(1), len(GRAPHS)), SAMPLES)
         return policy.greedy(), drawn, policy.beam(32), policy.log_prob(drawn.order), policy.log_prob(every)

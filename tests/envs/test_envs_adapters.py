@@ -17,9 +17,9 @@ from walk_env import Walk
 from graphrl.costs.problem import Problem
 from graphrl.envs import adapters, specs
 from graphrl.envs.base import Environment
-from graphrl.envs.ordering import OrderingEnv, OrderingParams
-from graphrl.envs.ordering import instance as ordering_instance
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, instance
+from graphrl.envs.ordering import OrderingEnv, OrderingInstance
+from graphrl.envs.ordering import make_instance as ordering_instance
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instance
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
@@ -41,25 +41,25 @@ def lenient() -> Iterator[None]:
         yield
 
 
-def proposal() -> tuple[ProposalEnv, ProposalParams]:
+def proposal() -> tuple[ProposalEnv, ProposalInstance]:
     env = ProposalEnv(Problem("makespan", 2), 45, Parameters(12, 3, 3))
-    return env, jax.tree.map(jnp.asarray, instance(random_dag(0, 10), SIZES))
+    return env, jax.tree.map(jnp.asarray, make_instance(random_dag(0, 10), SIZES))
 
 
 ORDERED = random_dag(0, 10)
 ORDER = [jnp.int32(op) for op in ORDERED.arrays.topological]
 
 
-def ordering() -> tuple[OrderingEnv, OrderingParams]:
+def ordering() -> tuple[OrderingEnv, OrderingInstance]:
     return OrderingEnv(), jax.tree.map(jnp.asarray, ordering_instance(ORDERED, SIZES))
 
 
 def rewards_of_order() -> list[float]:
     """Rewards of the steps of `ORDER`, by the environment itself."""
-    env, params = ordering()
-    (state, _), step, rewards = jax.jit(env.reset)(KEY, params), jax.jit(env.step), []
+    env, instance = ordering()
+    (state, _), step, rewards = jax.jit(env.reset)(KEY, instance), jax.jit(env.step), []
     for op in ORDER:
-        state, timestep = step(KEY, state, op, params)
+        state, timestep = step(KEY, state, op, instance)
         rewards.append(float(timestep.reward))
     assert rewards[:-1] == [0] * 9
     assert rewards[-1] < -0.99
@@ -79,14 +79,14 @@ Step = tuple[bool, float, bool, bool]  # per step of an order: is the op legal, 
 
 
 def ordered_by_gymnax() -> Iterator[Step]:
-    inner, params = ordering()
-    env = adapters.to_gymnax(inner, params)
+    inner, instance = ordering()
+    env = adapters.to_gymnax(inner, instance)
     assert env.num_actions == SIZES.ops
-    observation, state = env.reset(KEY, params)
-    specs.validate(inner.observation_spec(params), observation)
+    observation, state = env.reset(KEY, instance)
+    specs.validate(inner.observation_spec(instance), observation)
     for op in ORDER:
         legal = bool(observation.action_mask[op])
-        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, params)
+        observation, state, reward, terminated, truncated, _ = env.step(KEY, state, op, instance)
         yield legal, float(reward), bool(terminated), bool(truncated)
     assert int(state.state.step) == 0  # a new episode has started
 
@@ -107,13 +107,13 @@ def ordered_by_jumanji() -> Iterator[Step]:
 
 
 def ordered_by_stoa() -> Iterator[Step]:
-    inner, params = ordering()
-    env = adapters.to_stoa(inner, params)
+    inner, instance = ordering()
+    env = adapters.to_stoa(inner, instance)
     env.environment_space()
-    (state, timestep), step = jax.jit(env.reset)(KEY, params), jax.jit(env.step)
+    (state, timestep), step = jax.jit(env.reset)(KEY, instance), jax.jit(env.step)
     for op in ORDER:
         legal = bool(timestep.observation["action_mask"][op])
-        state, timestep = step(state, op, params)
+        state, timestep = step(state, op, instance)
         assert bool(env.observation_space().contains(timestep.observation))
         yield legal, float(timestep.reward), bool(timestep.terminated()), bool(timestep.truncated())
 
@@ -166,13 +166,13 @@ def test_gymnax_in_its_own_wrapper_for_gymnasium(name: str) -> None:
     pytest.importorskip("gymnasium")
     from gymnax.wrappers.gym import GymnaxToGymWrapper  # type: ignore[import-untyped]
 
-    env, params = ENVS[name]()
-    wrapped = GymnaxToGymWrapper(adapters.to_gymnax(env, params))
+    env, instance = ENVS[name]()
+    wrapped = GymnaxToGymWrapper(adapters.to_gymnax(env, instance))
     observation, _ = wrapped.reset(seed=1)
     for _ in range(8):
         assert observation in wrapped.observation_space
         action = wrapped.action_space.sample()
-        specs.validate(env.action_spec(params), np.asarray(action, np.int32))
+        specs.validate(env.action_spec(instance), np.asarray(action, np.int32))
         observation, *_ = wrapped.step(action)
 
 

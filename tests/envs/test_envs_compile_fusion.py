@@ -20,7 +20,7 @@ from graphrl.costs.fusion.exact import fuse, fused_graph
 from graphrl.costs.fusion.padded_graph import kernel_sizes
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance, instances
+from graphrl.envs.compile.generator import Choices, CompileInstance, Task, make_instance, make_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -56,9 +56,9 @@ def drawn(graph: ComputationGraph, seed: int) -> Choices:
     return Choices(*(generator.integers(0, count, len(graph.ops)).astype(np.int32) for count in counts))
 
 
-def params_of(fusion: FusionProblem, problem: Problem = LINK, **options: Any) -> CompileParams:
+def instance_of(fusion: FusionProblem, problem: Problem = LINK, **options: Any) -> CompileInstance:
     options = {"baseline": 10.0, "levels": LEVELS} | options
-    return instance(fusion.graph, problem, SIZES, fusion=fusion, fusion_levels=FUSIONS, fusion_to=TO, **options)
+    return make_instance(fusion.graph, problem, SIZES, fusion=fusion, fusion_levels=FUSIONS, fusion_to=TO, **options)
 
 
 def action(choices: Choices, n: int = SIZES.ops) -> dict[str, jax.Array]:
@@ -83,9 +83,9 @@ step = jax.jit(ENV.step)
 def test_rewards_are_those_of_the_exact_twin(data: st.DataObject) -> None:
     fusion = fusion_problem(data.draw(fusable_graphs()), CHIP)
     limited = Problem("makespan", 2, "link", latency=1.0, bandwidth=2.0, memory_limit=data.draw(st.integers(1, 40)))
-    params, choices = params_of(fusion, limited), drawn(fusion.graph, data.draw(st.integers(0, 99)))
-    state, _ = ENV.reset(KEY, params)
-    _, timestep = step(KEY, state, action(choices), params)
+    instance, choices = instance_of(fusion, limited), drawn(fusion.graph, data.draw(st.integers(0, 99)))
+    state, _ = ENV.reset(KEY, instance)
+    _, timestep = step(KEY, state, action(choices), instance)
     costs, has_room = twin(fusion, limited, choices)
     assert has_room
     assert float(timestep.info["runtime"]) == pytest.approx(costs.makespan, rel=1e-5)
@@ -98,7 +98,7 @@ def test_the_contract() -> None:
     graph = diamond()
     wider = common_sizes([chain_graph("exp " * 40)])
     fusion, start = fusion_problem(graph, CHIP), drawn(graph, 3)
-    narrow, wide = (instance(graph, LINK, to, start=start, fusion=fusion, levels=LEVELS) for to in (None, wider))
+    narrow, wide = (make_instance(graph, LINK, to, start=start, fusion=fusion, levels=LEVELS) for to in (None, wider))
     check_env(ENV, narrow, wider=wide, tolerance=1e-5)
     network = networks(GoConfig(TASKS, width=8, heads=2, segment=16, rounds=1, layers=1)).policy
     seen = ENV.reset(KEY, narrow)[1].observation
@@ -110,7 +110,7 @@ def test_the_contract() -> None:
 
 def test_only_what_is_legal_may_be_inlined() -> None:
     fusion = fusion_problem(diamond(), CHIP)
-    _, timestep = ENV.reset(KEY, params_of(fusion))
+    _, timestep = ENV.reset(KEY, instance_of(fusion))
     mask = np.asarray(timestep.observation.action_mask["fusion"])
     assert mask[:, 0].all()
     assert mask[:6, 1:].all(1).tolist() == fusion.legal.tolist() == [False, True, False, True, False, False]
@@ -120,14 +120,14 @@ def test_only_what_is_legal_may_be_inlined() -> None:
 def test_mapped_over_choices_and_graphs_it_is_a_loop() -> None:
     graphs = [diamond(), chain_graph("dot_general exp mul exp reduce_sum mul exp dot_general")]
     fusions = [fusion_problem(graph, CHIP) for graph in graphs]
-    batch = instances(graphs, [LINK] * 2, levels=LEVELS, fusions=fusions, fusion_levels=FUSIONS)
+    batch = make_instances(graphs, [LINK] * 2, levels=LEVELS, fusions=fusions, fusion_levels=FUSIONS)
     choices = [[drawn(graph, seed) for seed in range(3)] for graph in graphs]
     each = [[action(one, batch.order.shape[1]) for one in row] for row in choices]
     actions = jax.tree.map(lambda *leaves: jnp.stack(leaves).reshape(2, 3, -1), *(one for row in each for one in row))
     state = ENV.reset(KEY, jax.tree.map(lambda leaf: leaf[0], batch))[0]
 
-    def runtime(action: Any, params: Any) -> jax.Array:
-        return ENV.step(KEY, state, action, params)[1].info["runtime"]
+    def runtime(action: Any, instance: Any) -> jax.Array:
+        return ENV.step(KEY, state, action, instance)[1].info["runtime"]
 
     together = jax.jit(jax.vmap(jax.vmap(runtime, (0, None))))(actions, batch)
     loop = [[twin(*pair)[0].makespan for pair in zip([fusion] * 3, [LINK] * 3, row, strict=True)]
@@ -141,28 +141,28 @@ def test_fusion_that_is_not_decided_stays_as_it_was_given() -> None:
     others = jax.jit(env.step)
     for inlined in (0, 1):
         start = choices._replace(fusion=np.full(6, inlined))
-        params = params_of(fusion, start=start)
-        state, _ = env.reset(KEY, params)
-        _, timestep = others(KEY, state, {task: action(choices)[task] for task in env.tasks}, params)
+        instance = instance_of(fusion, start=start)
+        state, _ = env.reset(KEY, instance)
+        _, timestep = others(KEY, state, {task: action(choices)[task] for task in env.tasks}, instance)
         assert float(timestep.info["runtime"]) == pytest.approx(twin(fusion, LINK, start)[0].makespan, rel=1e-5)
 
 
 def test_the_default_baseline_is_a_list_schedule_of_the_kernels_of_the_usual_rule() -> None:
     fusion = fusion_problem(diamond(), CHIP)
-    params = params_of(fusion, baseline=None)
+    instance = instance_of(fusion, baseline=None)
     kernels = fused_graph(xla_like(fusion))
     seconds = exact.evaluate(kernels, LINK, *quick_schedule(kernels, LINK)).makespan
-    assert float(params.baseline * params.graph.second_unit) == pytest.approx(seconds, rel=1e-6)
+    assert float(instance.baseline * instance.graph.second_unit) == pytest.approx(seconds, rel=1e-6)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ENV.reset(KEY, instance(diamond(), LINK)), "the task 'fusion' needs an instance with a fusion"),
-        (lambda: ENV.action_spec(instance(diamond(), LINK)), "the task 'fusion' needs an instance with"),
-        (lambda: instance(diamond(), LINK, fusion=fusion_problem(diamond())), "of another graph than 'diamond'"),
+        (lambda: ENV.reset(KEY, make_instance(diamond(), LINK)), "the task 'fusion' needs an instance with a fusion"),
+        (lambda: ENV.action_spec(make_instance(diamond(), LINK)), "the task 'fusion' needs an instance with"),
+        (lambda: make_instance(diamond(), LINK, fusion=fusion_problem(diamond())), "of another graph than 'diamond'"),
         (
-            lambda: instances(
+            lambda: make_instances(
                 [graph := diamond(), graph],
                 [LINK] * 2,
                 fusions=[fusion_problem(graph), fusion_problem(graph, max_ops=3)],

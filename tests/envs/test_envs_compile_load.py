@@ -19,7 +19,7 @@ from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import CPU, Pipeline, Problem
 from graphrl.envs.compile.env import CompileEnv
 from graphrl.envs.compile.features import PlanFeatures
-from graphrl.envs.compile.generator import CompileParams, instance, instances
+from graphrl.envs.compile.generator import CompileInstance, make_instance, make_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Pipelined
@@ -41,8 +41,8 @@ def graph_of(seed: int, ops: int = 12) -> ComputationGraph:
     return random_pipeline(seed, ops, cpus=seed % 2 == 1, training=seed % 3 == 0)
 
 
-def params_of(graph: ComputationGraph, problem: Problem, **options: Any) -> CompileParams:
-    return instance(graph, problem, TO, devices=DEVICES, **options)
+def instance_of(graph: ComputationGraph, problem: Problem, **options: Any) -> CompileInstance:
+    return make_instance(graph, problem, TO, devices=DEVICES, **options)
 
 
 def possible(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -> np.ndarray:
@@ -61,8 +61,8 @@ def possible(graph: ComputationGraph, problem: Problem, placement: np.ndarray) -
 
 @functools.cache
 def step() -> Any:
-    def stepped(placement: jax.Array, params: CompileParams) -> Any:
-        return ENV.step(KEY, ENV.reset(KEY, params)[0], {"placement": placement}, params)[1]
+    def stepped(placement: jax.Array, instance: CompileInstance) -> Any:
+        return ENV.step(KEY, ENV.reset(KEY, instance)[0], {"placement": placement}, instance)[1]
 
     return jax.jit(stepped)
 
@@ -74,7 +74,7 @@ def rows(placement: np.ndarray) -> jax.Array:
 @pytest.mark.parametrize("seed", [0, 5])
 def test_the_contract(seed: int) -> None:
     graph, problem = graph_of(seed), problem_of(seed, 40)
-    narrow, wide = (instance(graph, problem, to, baseline=10.0) for to in (TO, WIDER))
+    narrow, wide = (make_instance(graph, problem, to, baseline=10.0) for to in (TO, WIDER))
     check_env(ENV, narrow, wider=wide, tolerance=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_the_contract(seed: int) -> None:
 def test_rewards_are_those_of_the_exact_twin(seed: int, limit: int | None) -> None:
     graph, problem = graph_of(seed), problem_of(seed, limit)
     placement = np.random.default_rng(seed).integers(0, DEVICES, 12)
-    timestep = step()(rows(placement), params_of(graph, problem, baseline=10.0))
+    timestep = step()(rows(placement), instance_of(graph, problem, baseline=10.0))
     costs = costs_of(graph, problem, possible(graph, problem, placement).tolist())
     assert float(timestep.info["runtime"]) == pytest.approx(max(costs.loads), rel=1e-5, abs=1e-6)
     valid = costs.feasible(problem)
@@ -101,7 +101,7 @@ def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
     before = costs_of(graph, problem, placement.tolist())
     if (largest := max(before.loads)) == 0:
         return
-    played: PlanFeatures = step()(rows(placement), params_of(graph, problem, baseline=10.0)).observation.plan_features
+    played: PlanFeatures = step()(rows(placement), instance_of(graph, problem, baseline=10.0)).observation.plan_features
     ops, pairs, kinds = np.asarray(played.ops), np.asarray(played.devices), Pipeline.of(graph, problem).kinds
     assert not ops[12:].any()
     assert not pairs[12:].any()
@@ -123,7 +123,7 @@ def test_what_is_seen_is_what_single_moves_come_to(seed: int) -> None:
 
 def test_devices_that_cannot_run_an_op_may_not_be_chosen() -> None:
     graph, problem = graph_of(5), problem_of(5)
-    mask = np.asarray(ENV.reset(KEY, params_of(graph, problem))[1].observation.action_mask["placement"])
+    mask = np.asarray(ENV.reset(KEY, instance_of(graph, problem))[1].observation.action_mask["placement"])
     for op, device in np.ndindex(12, DEVICES):
         decides = graph.leaders[op] == op
         alone = np.where(graph.leaders == op, device, possible(graph, problem, np.full(12, 99)))
@@ -134,8 +134,8 @@ def test_devices_that_cannot_run_an_op_may_not_be_chosen() -> None:
 def test_the_default_baseline_is_a_quick_rule() -> None:
     """At least the optimum, at most the largest load of everything on the first possible device."""
     graph, problem = graph_of(6, 7), problem_of(6)
-    params = instance(graph, problem)
-    seconds = float(params.baseline * params.second_unit)
+    instance = make_instance(graph, problem)
+    seconds = float(instance.baseline * instance.second_unit)
     assert least(graph, problem) <= seconds * (1 + 1e-6)
     assert seconds <= max(costs_of(graph, problem, possible(graph, problem, np.zeros(7, np.int64)).tolist()).loads)
 
@@ -144,18 +144,18 @@ def test_the_default_baseline_is_a_quick_rule() -> None:
     ("make", "message"),
     [
         (
-            lambda: CompileEnv().reset(KEY, params_of(graph_of(0), problem_of(0))),
+            lambda: CompileEnv().reset(KEY, instance_of(graph_of(0), problem_of(0))),
             "the task 'priority' needs an objective that depends on the order",
         ),
         (
-            lambda: instance(FUSION.graph, Problem("max_load", 2), fusion=FUSION),
+            lambda: make_instance(FUSION.graph, Problem("max_load", 2), fusion=FUSION),
             "fusion needs the objective makespan",
         ),
         (
-            lambda: instances([graph_of(0)] * 2, [problem_of(0), Problem("makespan", 2)], TO),
+            lambda: make_instances([graph_of(0)] * 2, [problem_of(0), Problem("makespan", 2)], TO),
             "must have one transfer model and one objective",
         ),
-        (lambda: instance(CPU_ONLY, Problem("max_load", 1)), "op 'a' can run on none of the devices"),
+        (lambda: make_instance(CPU_ONLY, Problem("max_load", 1)), "op 'a' can run on none of the devices"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, message: str) -> None:

@@ -130,25 +130,57 @@ CALLS = itertools.count()
 def test_check_env_finds_what_breaks_it(change: Change, fault: str) -> None:
     class Broken(Walk):
         def step(
-            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+            self, key: jax.Array, state: State, action: jax.Array, instance: jax.Array
         ) -> tuple[State, TimeStep[View]]:
-            state, timestep = super().step(key, state, action, params)
+            state, timestep = super().step(key, state, action, instance)
             return state, change(timestep)
 
     with pytest.raises((EnvError, specs.SpecError), match=fault):
         check_env(Broken(), LINE)
 
 
-def test_check_env_finds_rewards_that_depend_on_padding() -> None:
-    class Padded(Walk):
-        def action_spec(self, params: jax.Array) -> specs.ArraySpec:
-            return specs.choices(params.shape, 2)
+def test_check_env_requires_masks_of_the_action() -> None:
+    class Pair(Walk):
+        def action_spec(self, instance: jax.Array) -> specs.ArraySpec:
+            return specs.choices((2,), 2)
 
         def step(
-            self, key: jax.Array, state: State, action: jax.Array, params: jax.Array
+            self, key: jax.Array, state: State, action: jax.Array, instance: jax.Array
         ) -> tuple[State, TimeStep[View]]:
-            state, timestep = super().step(key, state, action[0], params)
-            return state, dataclasses.replace(timestep, reward=action.sum().astype(jnp.float32))
+            return super().step(key, state, action[0], instance)
 
+    with pytest.raises(specs.SpecError, match=r"action_mask has shape \(2,\) and dtype bool: must be \(2, 2\)"):
+        check_env(Pair(), LINE)
+
+
+class Weigh:
+    """One step that earns the sum of the weights. Actions have an element for each of them, or are a single one."""
+
+    def __init__(self, *, padded: bool, counted: bool = False) -> None:
+        self.padded, self.counted = padded, counted
+
+    def reset(self, key: jax.Array, instance: jax.Array) -> tuple[jax.Array, TimeStep[dict[str, jax.Array]]]:
+        no = jnp.asarray(False)
+        return jnp.float32(0), TimeStep({"sum": instance.sum()}, jnp.float32(0), no, no, {})
+
+    def step(
+        self, key: jax.Array, state: jax.Array, action: jax.Array, instance: jax.Array
+    ) -> tuple[jax.Array, TimeStep[dict[str, jax.Array]]]:
+        reward = (action.astype(jnp.float32) * instance).sum() + self.counted * instance.shape[0]
+        return state, TimeStep({"sum": instance.sum()}, reward, jnp.asarray(True), jnp.asarray(False), {})
+
+    def observation_spec(self, instance: jax.Array) -> Any:
+        return {"sum": specs.floats(())}
+
+    def action_spec(self, instance: jax.Array) -> specs.ArraySpec:
+        return specs.choices(instance.shape if self.padded else (), 2)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_check_env_finds_rewards_that_depend_on_padding(padded: bool) -> None:
+    wider = jnp.append(LINE, jnp.zeros(8))
+    check_env(Weigh(padded=padded), LINE, wider=wider)
     with pytest.raises(EnvError, match="padding changes the reward"):
-        check_env(Padded(), LINE, wider=jnp.append(LINE, jnp.ones(8)))
+        check_env(Weigh(padded=padded, counted=True), LINE, wider=wider)
+    with pytest.raises(EnvError, match="the wider instance has arrays of the same shapes"):
+        check_env(Weigh(padded=padded), LINE, wider=LINE)

@@ -13,7 +13,7 @@ from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.envs import proposal as codings
 from graphrl.envs import specs
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, instance, instances, reward
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instance, make_instances, reward
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -37,11 +37,11 @@ def compiled(environment: ProposalEnv) -> tuple[Any, Any]:
 
 
 @functools.cache
-def batch() -> ProposalParams:
-    return instances([random_dag(seed, 10) for seed in range(4)], SIZES)
+def batch() -> ProposalInstance:
+    return make_instances([random_dag(seed, 10) for seed in range(4)], SIZES)
 
 
-def one(i: int = 0) -> ProposalParams:
+def one(i: int = 0) -> ProposalInstance:
     return jax.tree.map(lambda x: x[i], batch())
 
 
@@ -84,7 +84,7 @@ def test_codings_hold_the_uniform_and_only_distributions_that_exist() -> None:
 
 
 def test_it_passes_the_conformance_suite_whatever_it_is_padded_to() -> None:
-    wider = instance(random_dag(0, 10), WIDER)
+    wider = make_instance(random_dag(0, 10), WIDER)
     check_env(env(Problem("peak_memory", 3), "shapes"), one(), wider=wider, copies=2)
 
 
@@ -132,14 +132,14 @@ def test_proposals_that_say_the_answer_find_it() -> None:
         for chain in "ab"
         for i in range(5)
     ]
-    params = instance(ComputationGraph("chains", tuple(ops)), SIZES)
+    instance = make_instance(ComputationGraph("chains", tuple(ops)), SIZES)
     environment = env()
     low, high = 1 + 2 * 5, 1 + 2 * 5 + 4  # the narrowest distributions around 0.1 and 0.9
     action = jnp.zeros((12, 3), jnp.int32).at[:5, :2].set(jnp.array([high, low], jnp.int32))
     action = action.at[5:10, :2].set(jnp.array([low, high], jnp.int32))
     reset, step = compiled(environment)
-    state, _ = reset(KEY, params)
-    _, timestep = step(KEY, state, action, params)
+    state, _ = reset(KEY, instance)
+    _, timestep = step(KEY, state, action, instance)
     assert float(timestep.info["objective"]) == 5
     assert float(timestep.info["standard"]) > 5
     assert float(timestep.reward) > -1

@@ -11,7 +11,7 @@ from ordering_graphs import SHARING, SIZES, exact_peak, small_graphs
 
 import graphrl
 from graphrl.envs.base import TimeStep
-from graphrl.envs.ordering import Observation, OrderingEnv, OrderingParams, instance, instances
+from graphrl.envs.ordering import Observation, OrderingEnv, OrderingInstance, make_instance, make_instances
 from graphrl.envs.testing import check_env
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
@@ -20,14 +20,14 @@ ENV = OrderingEnv()
 reset, step = jax.jit(ENV.reset), jax.jit(ENV.step)
 
 
-def run(params: OrderingParams, seed: int) -> tuple[list[int], list[TimeStep[Observation]]]:
+def run(instance: OrderingInstance, seed: int) -> tuple[list[int], list[TimeStep[Observation]]]:
     """An episode of random ready ops."""
     rng, order = np.random.default_rng(seed), []
-    state, timestep = reset(KEY, params)
+    state, timestep = reset(KEY, instance)
     timesteps = [timestep]
     while not timestep.done:
         order.append(int(rng.choice(np.flatnonzero(timestep.observation.action_mask))))
-        state, timestep = step(KEY, state, jnp.int32(order[-1]), params)
+        state, timestep = step(KEY, state, jnp.int32(order[-1]), instance)
         timesteps.append(timestep)
     return order, timesteps
 
@@ -35,13 +35,13 @@ def run(params: OrderingParams, seed: int) -> tuple[list[int], list[TimeStep[Obs
 def test_it_fulfils_the_contract() -> None:
     (graph,) = small_graphs(1)
     wider = dataclasses.replace(SIZES, ops=10, slots=10 + 24, tensors=26, rows=40, uses=48)
-    check_env(graphrl.make("Ordering-v0"), instance(graph, SIZES), wider=instance(graph, wider))
+    check_env(graphrl.make("Ordering-v0"), make_instance(graph, SIZES), wider=make_instance(graph, wider))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_memory_is_exact_at_every_step(seed: int) -> None:
     (graph,) = random_graphs(np.random.default_rng(seed), 1, SHARING)
-    order, timesteps = run(instance(graph, SHARING), seed)
+    order, timesteps = run(make_instance(graph, SHARING), seed)
     n = graph.arrays.num_ops
     assert sorted(order) == list(range(n))
     assert timesteps[-1].info["peak"] == exact_peak(graph, np.array(order))
@@ -69,12 +69,12 @@ def chain(scale: int) -> ComputationGraph:
 @pytest.mark.parametrize("scale", [1, 3000])
 def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> None:
     """The worked example of `graphrl/costs`: 14 B for a b c d, 12 B for a c b d; 4 + 5 + 2 B are live at c."""
-    params = instance(chain(scale), SIZES)
+    instance = make_instance(chain(scale), SIZES)
     for order, peak in (([0, 1, 2, 3], 14), ([0, 2, 1, 3], 12)):
-        state, timestep = reset(KEY, params)
+        state, timestep = reset(KEY, instance)
         for op in order:
             assert not timestep.done
-            state, timestep = step(KEY, state, jnp.int32(op), params)
+            state, timestep = step(KEY, state, jnp.int32(op), instance)
         assert timestep.terminated
         assert timestep.reward == pytest.approx(-peak / 11)
         assert timestep.info["peak"] == peak * scale
@@ -82,9 +82,9 @@ def test_the_reward_is_the_peak_over_what_the_largest_op_holds(scale: int) -> No
 
 @pytest.mark.parametrize("action", [1, 6])
 def test_an_op_that_is_not_ready_ends_the_episode_and_is_worse_than_any_order(action: int) -> None:
-    params = instance(chain(1), SIZES)
-    state, first = reset(KEY, params)
-    _, timestep = step(KEY, state, jnp.int32(action), params)
+    instance = make_instance(chain(1), SIZES)
+    state, first = reset(KEY, instance)
+    _, timestep = step(KEY, state, jnp.int32(action), instance)
     assert timestep.terminated
     assert timestep.reward == pytest.approx(-(4 + 3 + 5 + 1 + 2) / 11)
     assert timestep.observation.action_mask.tolist() == first.observation.action_mask.tolist()
@@ -93,9 +93,9 @@ def test_an_op_that_is_not_ready_ends_the_episode_and_is_worse_than_any_order(ac
 
 def test_instances_are_padded_alike_and_stacked() -> None:
     graphs = small_graphs(3)
-    batch = instances(graphs, SIZES)
+    batch = make_instances(graphs, SIZES)
     assert batch.nodes.shape[:2] == (3, SIZES.ops)
     assert batch.relation.shape == (3, SIZES.ops, SIZES.ops)
-    one = instance(graphs[1], SIZES)
+    one = make_instance(graphs[1], SIZES)
     for together, alone in zip(jax.tree.leaves(batch), jax.tree.leaves(one), strict=True):
         np.testing.assert_array_equal(together[1], alone)

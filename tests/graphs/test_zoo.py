@@ -14,11 +14,10 @@ from graphrl import optimize
 from graphrl.cli import main
 from graphrl.errors import GraphError, GraphrlError, ProblemError
 from graphrl.graphs.datasets import zoo
-from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.datasets.sets import load_graphs, model_graph
 from graphrl.graphs.datasets.zoo import storage
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.layers import Layer
-from graphrl.optimize import model_graph
 
 
 def program(graph: ComputationGraph, batch: int = 8, architecture: str = "vgg16", level: str = "hlo") -> zoo.ZooProgram:

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.generator import Choices, instance, level_features
+from graphrl.envs.compile.generator import Choices, level_features, make_instance
 from graphrl.envs.compile.observation import allowed, observe
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
@@ -26,13 +26,13 @@ def seen(graph: ComputationGraph, devices: int = 2, to: Sizes | None = None, **o
     n, generator = len(graph.ops), np.random.default_rng(0)
     drawn = [generator.integers(0, count, n).astype(np.int32) for count in (devices, LEVELS, FUSIONS)]
     start = Choices(*drawn[:2])
-    params = instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, start=start, **options)
-    observation = observe(params, params.start, TASKS[:2])
-    fusible = observation.mask & (jnp.arange(len(params.order)) % 2 == 1)
+    instance = make_instance(graph, problem(devices), to, levels=LEVELS, baseline=1.0, start=start, **options)
+    observation = observe(instance, instance.start, TASKS[:2])
+    fusible = observation.mask & (jnp.arange(len(instance.order)) % 2 == 1)
     return observation._replace(
         options=observation.options | {"fusion": jnp.asarray(level_features(FUSIONS))},
         action_mask=observation.action_mask | {"fusion": allowed(jnp.ones((1, FUSIONS), bool), fusible)},
-        previous=observation.previous | {"fusion": jnp.asarray(np.pad(drawn[2], (0, len(params.order) - n)))},
+        previous=observation.previous | {"fusion": jnp.asarray(np.pad(drawn[2], (0, len(instance.order) - n)))},
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import choose_action, networks
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instances
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.learning import evolution
 from graphrl.learning.evolution import (
@@ -194,10 +194,10 @@ _CONFIG = RegalConfig(
 )
 _ENV = ProposalEnv(_CONFIG.problem, _CONFIG.evaluations, _CONFIG.parameters, _CONFIG.coding)
 _POLICY = networks(_CONFIG).policy
-_GRAPHS = instances([regal_like(seed, num_ops=12) for seed in range(3)], None, None)
+_GRAPHS = make_instances([regal_like(seed, num_ops=12) for seed in range(3)], None, None)
 
 
-def _reward(params: Params, key: jax.Array, graph: ProposalParams) -> jax.Array:
+def _reward(params: Params, key: jax.Array, graph: ProposalInstance) -> jax.Array:
     """Reward of one graph by one sample of the policy's proposals."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     state, first = _ENV.reset(reset_key, graph)

@@ -17,7 +17,7 @@ from walk_env import Walk
 
 import graphrl
 from graphrl.envs.adapters import from_gymnax
-from graphrl.envs.ordering import instances as order_instances
+from graphrl.envs.ordering import make_instances as order_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.learning import ppo

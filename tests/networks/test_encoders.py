@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from filled import applied, filled
 
-from graphrl.envs.proposal import instance, observe
+from graphrl.envs.proposal import make_instance, observe
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import Sizes, common_sizes
@@ -46,7 +46,7 @@ ENCODERS: dict[str, nn.Module] = {
 
 
 def seen(graph: ComputationGraph, to: Sizes | None = None) -> Any:
-    return jax.jit(observe)(instance(graph, to))
+    return jax.jit(observe)(make_instance(graph, to))
 
 
 def jitted(module: nn.Module) -> Network:

@@ -46,7 +46,7 @@ def test_picture_formats(tmp_path: Path) -> None:
         figure = tiny_plan().plot(path)
         assert path.read_bytes()[:4] == start
     assert len(list(tmp_path.iterdir())) == 3
-    assert figure._repr_png_()[:4] == b"\x89PNG"  # type: ignore[attr-defined]  # what notebooks show
+    assert figure._repr_png_()[:4] == b"\x89PNG"  # what notebooks show
 
 
 def texts(figure: Any) -> str:

@@ -36,26 +36,26 @@ def pairs(count: int) -> FusionProblem:
 def test_it_begins_at_the_plan_of_the_kernels(data: st.DataObject) -> None:
     problem = fusion_problem(data.draw(fusable_graphs()), CHIP)
     fusion, a = fuse(problem, data.draw(fusion_priorities(problem))), problem.graph.arrays
-    alone, params = initial(fusion, ONE_DEVICE, FUSION), initial(fusion, LINK, ALL)
+    alone, instance = initial(fusion, ONE_DEVICE, FUSION), initial(fusion, LINK, ALL)
     assert fused(problem, alone.start).seconds == pytest.approx(fusion.seconds)
     assert planned(problem, ONE_DEVICE, alone, alone.start).value == pytest.approx(fusion.seconds)
-    order = np.asarray(params.order)[: problem.num_ops]
+    order = np.asarray(instance.order)[: problem.num_ops]
     assert sorted(order.tolist()) == list(range(problem.num_ops))
     place = np.argsort(order)
     source, target = a.dependencies()
     assert (place[source] < place[target]).all()
-    inlining = planned(problem, LINK, params, params.start).inlining
+    inlining = planned(problem, LINK, instance, instance.start).inlining
     assert inlining is not None
     assert inlining.inlined == problem.names(fusion.inlined)
 
 
 def test_what_is_drawn_is_never_worse_and_at_times_better() -> None:
     problem = pairs(8)
-    params = initial(fuse_by("none", problem), ONE_DEVICE, FUSION)
+    instance = initial(fuse_by("none", problem), ONE_DEVICE, FUSION)
     ends = [
         fused(
             problem,
-            best_drawn(untrained(FusingPolicy, FUSION), params, lambda plan: fused(problem, plan).seconds, **options),
+            best_drawn(untrained(FusingPolicy, FUSION), instance, lambda plan: fused(problem, plan).seconds, **options),
         ).seconds
         for options in ({"rounds": 0, "samples": 1}, {"rounds": 2, "samples": 4}, {"rounds": 16, "samples": 4})
     ]
@@ -69,12 +69,12 @@ def test_a_policy_imitates_where_flips_end() -> None:
     best = fuse_by("flips", problem)
     assert fuse_by("xla", problem).seconds > best.seconds < fuse_by("all", problem).seconds
     policy = imitator([problem], 80)
-    params = initial(fuse_by("xla", problem), ONE_DEVICE, policy.config)
-    choices = best_drawn(policy, params, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
+    instance = initial(fuse_by("xla", problem), ONE_DEVICE, policy.config)
+    choices = best_drawn(policy, instance, lambda plan: fused(problem, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(problem, choices).inlined, best.inlined)
     other = pairs(20)  # an unseen graph
-    params = initial(fuse_by("xla", other), ONE_DEVICE, policy.config)
-    choices = best_drawn(policy, params, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
+    instance = initial(fuse_by("xla", other), ONE_DEVICE, policy.config)
+    choices = best_drawn(policy, instance, lambda plan: fused(other, plan).seconds, rounds=1, samples=1)
     np.testing.assert_array_equal(fused(other, choices).inlined, fuse_by("flips", other).inlined)
 
 

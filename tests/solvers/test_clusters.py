@@ -101,9 +101,9 @@ def test_the_policy_sees_a_graph_of_clusters() -> None:
     assert view.graph.arrays.runtime.sum() == pytest.approx(600)
     crossing = view.cluster[:-6] != view.cluster[6:]
     assert view.graph.arrays.tensor_bytes.sum() == crossing.sum()  # a byte per edge of a chain, none against the order
-    params, played = coarse_instance(view, DEAR, placement, Policy.default(DEAR).config)
-    assert np.array_equal(np.asarray(params.start.placement)[view.cluster], placement)
-    assert played.ops.shape[0] == len(params.order)
+    instance, played = coarse_instance(view, DEAR, placement, Policy.default(DEAR).config)
+    assert np.array_equal(np.asarray(instance.start.placement)[view.cluster], placement)
+    assert played.ops.shape[0] == len(instance.order)
 
 
 def test_go_moves_clusters_and_keeps_groups_whole() -> None:

@@ -14,7 +14,7 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.generator import Choices, instance
+from graphrl.envs.compile.generator import Choices, make_instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.datasets.regal_like import regal_like
@@ -82,18 +82,18 @@ def test_the_environment_has_the_same_transfers(transfer: Any, devices: int) -> 
     graph, problem = GRAPHS[0], dataclasses.replace(DEAR, devices=devices, transfer=transfer)
     n = len(graph.ops)
     placements, order = [drawn(graph, devices, seed)[0] for seed in range(4)], drawn(graph, devices, 9)[1]
-    params = instance(graph, problem, levels=4, order=order, reach=0.1)
+    instance = make_instance(graph, problem, levels=4, order=order, reach=0.1)
 
     priorities = [np.random.default_rng(seed).integers(0, 4, n) for seed in range(4)]
-    wide = [(0, 0), (0, len(params.order) - n)]
+    wide = [(0, 0), (0, len(instance.order) - n)]
     action = {
         name: jnp.asarray(np.pad(np.stack(rows).astype(np.int32), wide))
         for name, rows in (("placement", placements), ("priority", priorities))
     }
     env = graphrl.make("Compile-v0", sends="rule")
-    state, _ = env.reset(jax.random.key(0), params)
+    state, _ = env.reset(jax.random.key(0), instance)
     step = jax.jit(jax.vmap(env.step, (None, None, 0, None)))
-    runtime = np.asarray(step(jax.random.key(0), state, action, params)[1].info["runtime"])
+    runtime = np.asarray(step(jax.random.key(0), state, action, instance)[1].info["runtime"])
     rank = np.empty(n)
     rank[order] = np.arange(n)
     for i, (placement, priority) in enumerate(zip(placements, priorities, strict=True)):
@@ -106,8 +106,8 @@ def test_the_environment_has_the_same_transfers(transfer: Any, devices: int) -> 
 def test_a_start_has_its_own_order() -> None:
     placement, nodes = quick_plan(GRAPHS[2], DEAR)
     ops = nodes[nodes < len(placement)]
-    params = instance(GRAPHS[2], DEAR, start=Choices(placement, 0 * placement), order=ops)
-    assert params.order[: len(ops)].tolist() == ops.tolist()
+    instance = make_instance(GRAPHS[2], DEAR, start=Choices(placement, 0 * placement), order=ops)
+    assert instance.order[: len(ops)].tolist() == ops.tolist()
 
 
 @pytest.mark.parametrize("transfer", ["rendezvous", "link"])

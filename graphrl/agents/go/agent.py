@@ -28,7 +28,7 @@ from graphrl.agents.go.learner import batch, fine_tune, learner
 from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import PlanFeatures
-from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.envs.compile.generator import Choices, CompileInstance, make_instance
 from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
@@ -103,14 +103,14 @@ def coarse(graph: ComputationGraph, group: np.ndarray, place: np.ndarray) -> Coa
 
 def coarse_instance(
     coarse: Coarse, problem: Problem, placement: np.ndarray, settings: GoSettings
-) -> tuple[CompileParams, PlanFeatures]:
+) -> tuple[CompileInstance, PlanFeatures]:
     """Creates the instance that starts from a placement `[n]` of the ops, for a policy that places clusters, and the
     features of its schedule. All ops of a cluster must be on one device.
     """
     k = len(coarse.graph.ops)
     devices, level = np.zeros(k, np.int64), np.full(k, settings.levels // 2)
     devices[coarse.cluster] = placement
-    params = instance(
+    instance = make_instance(
         coarse.graph,
         problem,
         octave_sizes(coarse.graph),
@@ -121,7 +121,7 @@ def coarse_instance(
         order=np.arange(k),
         reach=settings.reach,
     )
-    return params, Decoder(coarse.graph, problem, params).plan_features(devices, level)
+    return instance, Decoder(coarse.graph, problem, instance).plan_features(devices, level)
 
 
 MAX_PLANS = 4096  # maximum number of plans per round, and of rounds
@@ -259,16 +259,16 @@ class _Search:
         """
         group = self._groups(FIRST_CLUSTERS * FACTOR**number)
         if self._coarse is None or group is None:
-            params, cluster, climb = self._instance, np.arange(self._n), self._decoder.climb
-            logits = self._logits(params, self._decoder.plan_features(*self._best))
+            instance, cluster, climb = self._instance, np.arange(self._n), self._decoder.climb
+            logits = self._logits(instance, self._decoder.plan_features(*self._best))
         else:
             decoder = self._coarse.decoder
             view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
-            params, features = coarse_instance(view, self._task.problem, self._best[0], self._policy.config)
-            logits, cluster = {"placement": self._logits(params, features)["placement"]}, view.cluster
+            instance, features = coarse_instance(view, self._task.problem, self._best[0], self._policy.config)
+            logits, cluster = {"placement": self._logits(instance, features)["placement"]}, view.cluster
             climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
-        plans = sample_choices(logits, params.start, samples, rng)
+        plans = sample_choices(logits, instance.start, samples, rng)
         seconds = self._task.budget.seconds
         end = math.inf if seconds is None else time.perf_counter() + EVALUATION_SHARE * seconds
         for placement, priority in zip(plans.placement, plans.priority, strict=True):
@@ -276,13 +276,13 @@ class _Search:
                 break
             self._consider(Choices(placement[cluster], priority[cluster] if group is None else self._best[1]))
         if "placement" in logits:
-            changes = ranked_changes(logits["placement"], np.asarray(params.start.placement))
+            changes = ranked_changes(logits["placement"], np.asarray(instance.start.placement))
             changes[:, 0] = np.unique(cluster, return_index=True)[1][changes[:, 0]]
             self._climb(changes, tries, climb)
         self._begin_at_best()
 
-    def _logits(self, params: CompileParams, features: PlanFeatures) -> dict[str, np.ndarray]:
-        return self._policy.logits(params, features, fast_compile=self._fast_compile)
+    def _logits(self, instance: CompileInstance, features: PlanFeatures) -> dict[str, np.ndarray]:
+        return self._policy.logits(instance, features, fast_compile=self._fast_compile)
 
     def _groups(self, count: int) -> np.ndarray | None:
         """Computes about `count` clusters for the best plan; None if that would hardly reduce the number of ops."""

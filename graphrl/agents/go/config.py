@@ -111,7 +111,8 @@ class GoSettings:
       communication_ratios: transfer times of the mean tensor between two devices, relative to the mean op's run time;
         each graph gets one of them. A fifth of it is latency.
       levels: number of priorities that an op can have.
-      reach: share of the hint's order by which a priority level moves an op, see `envs.compile.generator.instance`.
+      reach: share of the hint's order by which a priority level moves an op, see
+        `envs.compile.generator.make_instance`.
       samples: number of plans sampled for each held-out graph in a round of validation.
       problem: the problem of `graphrl evaluate`; its objective, makespan or max_load, is also that of training.
       evaluations: number of evaluations that `graphrl evaluate` gives every method.

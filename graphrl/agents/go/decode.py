@@ -22,7 +22,7 @@ from graphrl.costs import exact
 from graphrl.costs.device.loads import PaddedPipeline
 from graphrl.costs.problem import Objective, Problem
 from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features_on_host
-from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.envs.compile.generator import Choices, CompileInstance, make_instance
 from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.graphs.padding import Sizes
 from graphrl.graphs.topology import rings
@@ -55,7 +55,7 @@ class Decoder:
       ops_per_change: approximate number of ops and uses visited to evaluate a change.
     """
 
-    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
+    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileInstance) -> None:
         n = len(graph.ops)
         self._graph, self._problem, self._plan = graph, problem, op_plan(graph, problem)
         self._heap, self._waits = np.zeros((2, n), np.int64)
@@ -73,7 +73,7 @@ class Decoder:
         prepare_with_lists()
         graph, problem, zero = ComputationGraph("one", (Op("a"),)), Problem("makespan", 2), np.zeros(1, np.int64)
         with announced(climb, "go", seconds=4):
-            decoder = Decoder(graph, problem, instance(graph, problem))
+            decoder = Decoder(graph, problem, make_instance(graph, problem))
             decoder.plan_features(zero, zero)
             decoder.climb(zero, zero, np.empty((0, 2), np.int64))
             decoder.rank(zero, zero)
@@ -174,7 +174,7 @@ class LoadDecoder:
 
     ops_per_change = 1  # only a group's neighbours: negligible
 
-    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileParams) -> None:
+    def __init__(self, graph: ComputationGraph, problem: Problem, instance: CompileInstance) -> None:
         assert isinstance(instance.problem, PaddedPipeline)
         n = len(graph.ops)
         self._graph, self._problem, self._pipeline = graph, problem, instance.problem
@@ -194,7 +194,7 @@ class LoadDecoder:
         graph, problem = ComputationGraph("one", (Op("a"),)), Problem("max_load")
         groups = Groups.of_ops(graph, problem)
         with announced(climb_loads, "go for max_load", seconds=5):
-            instance(graph, problem)
+            make_instance(graph, problem)
             placed_order(graph, problem, np.zeros(1, np.int64))
             climb_loads(chain(groups, np.zeros(1, np.int64), np.random.SeedSequence(0)), NO_CHANGES, np.empty((0, 1)))
 
@@ -261,15 +261,15 @@ def hint_instance(
     settings: GoSettings,
     hint: Start | None = None,
     devices: int = 1,
-) -> CompileParams:
-    """Creates an instance (see `generator.instance`) for a policy with these settings, with at least `devices` devices.
+) -> CompileInstance:
+    """Creates an instance (see `make_instance`) for a policy with these settings, with at least `devices` devices.
     It starts from the hint, by default that of `Decoder.start`, in the hint's order, and its baseline is the hint's run
     time.
     """
     if hint is None:
         hint = DECODERS[problem.objective].start(graph, problem, math.inf)
     n = len(graph.ops)
-    return instance(
+    return make_instance(
         graph,
         problem,
         to,

@@ -26,7 +26,7 @@ from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, perce
 from graphrl.agents.go.network import networks, tiny_observation
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.compile.features import PlanFeatures
-from graphrl.envs.compile.generator import Choices, CompileParams
+from graphrl.envs.compile.generator import Choices, CompileInstance
 from graphrl.envs.compile.observation import observe
 from graphrl.envs.compile.reward import INVALID, outcome, possible_choices
 from graphrl.graphs.graph import ComputationGraph
@@ -46,14 +46,14 @@ MAX_CHANGED = 0.1  # maximum number of changes between two stops, as a share of 
 class ImitationTarget(NamedTuple):
     """One instance, and the gains that the teacher computed at s stops, which are plans."""
 
-    instance: CompileParams
+    instance: CompileInstance
     starts: Choices  # [s, n] each, the plan at each stop
     gains: Choices  # [s, n, o] float32 each: percent of the makespan; at least 0, and 0 for the current choice
     plan_features: PlanFeatures  # [s, n, ...], features of the plans' schedules
 
 
 def imitation_target(
-    graph: ComputationGraph, problem: Problem, instance: CompileParams, stops: int, tasks: Sequence[str]
+    graph: ComputationGraph, problem: Problem, instance: CompileInstance, stops: int, tasks: Sequence[str]
 ) -> ImitationTarget:
     """Runs the teacher on a graph from its instance's start, and collects its gains; it changes only these tasks."""
     n = len(graph.ops)
@@ -144,7 +144,7 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
             chosen[task][op] = previous
 
 
-Batch = dict[str, Any]  # for each transfer model `CompileParams`, or an `ImitationTarget`, with a leading axis g
+Batch = dict[str, Any]  # for each transfer model `CompileInstance`, or an `ImitationTarget`, with a leading axis g
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
@@ -196,7 +196,7 @@ _CACHE = _Cache(4096)
 
 def _row(
     settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer
-) -> CompileParams | ImitationTarget:
+) -> CompileInstance | ImitationTarget:
     problem = problem_of(settings, graph, transfer)
     instance = hint_instance(graph, problem, to, settings, devices=devices)
     if settings.learning == "ppo":
@@ -207,7 +207,7 @@ def _row(
 class _RoundState(NamedTuple):
     """State of a sequence of rounds on one graph, which improve a plan."""
 
-    instance: CompileParams  # starts from the best plan so far
+    instance: CompileInstance  # starts from the best plan so far
     reward: jax.Array  # [] float32, reward of that plan
 
 
@@ -288,7 +288,7 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
 
 
 def fine_tune(
-    settings: GoSettings, policy: Any, instance: CompileParams, key: jax.Array, updates: int
+    settings: GoSettings, policy: Any, instance: CompileInstance, key: jax.Array, updates: int
 ) -> tuple[Any, Choices]:
     """Trains a policy on one graph with PPO. Returns the new parameters, and the best choices: sampled ones, or the
     instance's start if that is better.
@@ -322,7 +322,7 @@ def gain(reward: jax.Array) -> jax.Array:
 
 
 def _play(
-    settings: GoSettings, policy: Any, key: jax.Array, instance: CompileParams, is_random: jax.Array
+    settings: GoSettings, policy: Any, key: jax.Array, instance: CompileInstance, is_random: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Plays all rounds on one graph: returns rewards `[]` of the best plan and of the first round's most likely one."""
     env, network = settings.env, networks(settings.network).policy
@@ -345,7 +345,7 @@ def _play(
     return last.reward, likely[0]
 
 
-def _initial_state(settings: GoSettings, instance: CompileParams) -> _RoundState:
+def _initial_state(settings: GoSettings, instance: CompileInstance) -> _RoundState:
     """Creates the state before the first round: the hint, with reward -1, or `INVALID` if the hint is not valid."""
     instance = jax.tree.map(jnp.asarray, instance)
     valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid

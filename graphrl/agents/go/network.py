@@ -14,7 +14,7 @@ from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import PlanFeatures, no_features
-from graphrl.envs.compile.generator import Choices, CompileParams, instance
+from graphrl.envs.compile.generator import Choices, CompileInstance, make_instance
 from graphrl.envs.compile.observation import Observation, observe
 from graphrl.learning.ppo import PolicyValue
 from graphrl.networks.base import NEVER, Network, network
@@ -118,14 +118,14 @@ class Policy(agent.Policy[GoSettings]):
         return networks(config.network).policy.init(key, tiny_observation(config))
 
     def logits(
-        self, params: CompileParams, features: PlanFeatures, *, fast_compile: bool = False
+        self, instance: CompileInstance, features: PlanFeatures, *, fast_compile: bool = False
     ) -> dict[str, np.ndarray]:
         """Computes the logits `[n, o]` float32 of each task, for an instance at its start and the features of that
         plan's schedule. `fast_compile` compiles for a CPU with few optimisations, if time is short.
         """
-        params = dataclasses.replace(params, problem=_ANY)  # not part of the observation: one program for all
+        instance = dataclasses.replace(instance, problem=_ANY)  # not part of the observation: one program for all
         logits = _fast_compile_logits if fast_compile and jax.default_backend() == "cpu" else _logits
-        return dict(jax.device_get(logits(self.config, self.params, params, features)))
+        return dict(jax.device_get(logits(self.config, self.params, instance, features)))
 
 
 class GdpPolicy(Policy):
@@ -140,12 +140,14 @@ def tiny_observation(settings: GoSettings) -> Observation:
     """Creates a tiny observation for initialising parameters."""
     graph = agent.tiny_graph()
     fusion = fusion_problem(graph) if "fusion" in settings.network.tasks else None
-    params = jax.tree.map(jnp.asarray, instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
-    return observe(params, params.start, settings.network.tasks, no_features(params))
+    instance = jax.tree.map(jnp.asarray, make_instance(graph, settings.problem, levels=settings.levels, fusion=fusion))
+    return observe(instance, instance.start, settings.network.tasks, no_features(instance))
 
 
-def _apply(settings: GoSettings, policy: Any, params: CompileParams, features: PlanFeatures) -> dict[str, jax.Array]:
-    observation = observe(params, params.start, settings.network.tasks, features)
+def _apply(
+    settings: GoSettings, policy: Any, instance: CompileInstance, features: PlanFeatures
+) -> dict[str, jax.Array]:
+    observation = observe(instance, instance.start, settings.network.tasks, features)
     logits: Any = networks(settings.network).policy.apply(policy, observation)
     return dict(logits)
 

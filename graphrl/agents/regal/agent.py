@@ -16,7 +16,7 @@ from typing import Any
 from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
 from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy
-from graphrl.envs.proposal import instances
+from graphrl.envs.proposal import make_instances
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers import auto
@@ -31,7 +31,7 @@ from graphrl.training.agent import Agent
 AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
-    batch=lambda config, graphs, sizes: instances(graphs, sizes, config.hint_for),
+    batch=lambda config, graphs, sizes: make_instances(graphs, sizes, config.hint_for),
     methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),
 )

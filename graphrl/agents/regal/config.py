@@ -91,5 +91,5 @@ class RegalConfig:
 
     @property
     def hint_for(self) -> Problem | None:
-        """The problem for which `instance` computes its hint; None without a hint."""
+        """The problem for which `make_instance` computes its hint; None without a hint."""
         return self.problem if self.hint == "list" else None

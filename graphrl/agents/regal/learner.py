@@ -10,7 +10,7 @@ import optax
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import choose_action, networks, tiny_instance
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, observe
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, observe
 from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner, LearnerState
@@ -33,7 +33,7 @@ def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerStat
 
 
 def update(
-    config: RegalConfig, state: LearnerState, key: jax.Array, batch: ProposalParams
+    config: RegalConfig, state: LearnerState, key: jax.Array, batch: ProposalInstance
 ) -> tuple[LearnerState, dict[str, jax.Array]]:
     """Takes one gradient step with g instances; see `Learner`.
 
@@ -49,7 +49,7 @@ def update(
     return state, metrics | {"improvement": 100 * (1 + metrics["reward"])}
 
 
-def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalParams) -> dict[str, jax.Array]:
+def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalInstance) -> dict[str, jax.Array]:
     """Evaluates the policy's proposals, chosen as in a solver, by BRKGA runs; see `Learner`.
 
     Returns:
@@ -57,7 +57,7 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
       (the share of graphs at least as good), "entropy" in nats per choice.
     """
 
-    def one(key: jax.Array, graph: ProposalParams) -> tuple[jax.Array, jax.Array]:
+    def one(key: jax.Array, graph: ProposalInstance) -> tuple[jax.Array, jax.Array]:
         reset_key, action_key, step_key = jax.random.split(key, 3)
         env = _env(config)
         state, first = env.reset(reset_key, graph)
@@ -73,7 +73,7 @@ def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalPa
     return improvement | {"not_worse": not_worse, "entropy": learning.mean(entropy)}
 
 
-def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalParams) -> tuple[Any, jax.Array, jax.Array]:
+def _act(config: RegalConfig, params: Any, key: jax.Array, graph: ProposalInstance) -> tuple[Any, jax.Array, jax.Array]:
     """Samples actions for one graph; returns its observation, actions `[a, n, d + 1, ...]` and rewards `[a]`."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = _env(config)

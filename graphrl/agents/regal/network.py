@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from graphrl.agents.regal.config import Hint, RegalConfig
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalParams, coding, gene_choices, instance, observe, to_beta_table
+from graphrl.envs.proposal import ProposalInstance, coding, gene_choices, make_instance, observe, to_beta_table
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import reinforce
@@ -97,7 +97,7 @@ class Policy(agent.Policy[RegalConfig]):
         `seed` is for samples, see `choose_action`.
         """
         hint_for = None if self.config.hint == "none" else problem or self.config.problem
-        padded = instance(graph, sizes, hint_for)
+        padded = make_instance(graph, sizes, hint_for)
         choice = _choices(self.params, padded, jax.random.key(seed), self.config)
         return to_beta_table(choice[:, None], coding(self.config.coding))
 
@@ -124,12 +124,12 @@ def choose_action(config: RegalConfig, key: jax.Array, logits: jax.Array) -> jax
     return logits.argmax(-1).astype(jnp.int32) if config.hint == "list" else reinforce.sample(key, logits)
 
 
-def tiny_instance(config: RegalConfig) -> ProposalParams:
+def tiny_instance(config: RegalConfig) -> ProposalInstance:
     """Creates a tiny instance for initialising parameters."""
-    return instance(agent.tiny_graph(), None, config.hint_for)
+    return make_instance(agent.tiny_graph(), None, config.hint_for)
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _choices(params: Any, padded: ProposalParams, key: jax.Array, config: RegalConfig) -> jax.Array:
+def _choices(params: Any, padded: ProposalInstance, key: jax.Array, config: RegalConfig) -> jax.Array:
     action = choose_action(config, key, networks(config).policy.apply(params, observe(padded)))
     return gene_choices(action, coding(config.coding), padded.graph.sizes, config.problem.devices)

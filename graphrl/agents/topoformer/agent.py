@@ -10,7 +10,7 @@ import numpy as np
 from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
-from graphrl.envs.ordering import instances
+from graphrl.envs.ordering import make_instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
@@ -25,7 +25,7 @@ from graphrl.training.data import DataConfig
 AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
-    batch=lambda _, graphs, sizes: instances(graphs, sizes),
+    batch=lambda _, graphs, sizes: make_instances(graphs, sizes),
     methods=lambda _: ("topoformer", "topoformer+"),
     opponents=("random-priorities", "depth-first", "breadth-first", "anneal"),
     data=DataConfig(
@@ -95,7 +95,7 @@ def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.
     if not 1 <= samples <= MAX_ORDERS:
         raise ProblemError(f"samples is {samples}: must be from 1 to {MAX_ORDERS:,}")
     count = min(samples, task.budget.evaluations or samples)
-    batch = instances([task.graph], task.sizes or roomy_sizes(task.graph))
+    batch = make_instances([task.graph], task.sizes or roomy_sizes(task.graph))
     rollout = Policy.load_or_default(PROBLEM, checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
     orders = np.asarray(rollout.order[0], np.int64)[:, : len(task.graph.ops)]
     ranked = orders[np.argsort(np.asarray(rollout.peak[0]), kind="stable")]

@@ -18,7 +18,7 @@ from graphrl.agents.topoformer.network import Policy, orders
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import evaluate as costs
 from graphrl.decoding.rollout import on_one_device
-from graphrl.envs.ordering import OrderingParams
+from graphrl.envs.ordering import OrderingInstance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
@@ -54,7 +54,7 @@ def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> Learne
 
 
 def update(
-    config: TopoformerConfig, state: LearnerState, key: jax.Array, batch: OrderingParams
+    config: TopoformerConfig, state: LearnerState, key: jax.Array, batch: OrderingInstance
 ) -> tuple[LearnerState, dict[str, jax.Array]]:
     """Takes one gradient step with g instances, whose orders come from one network call per graph; see `Learner`.
 
@@ -69,7 +69,7 @@ def update(
     return state, metrics
 
 
-def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: OrderingParams) -> dict[str, jax.Array]:
+def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: OrderingInstance) -> dict[str, jax.Array]:
     """Computes the percent by which the peaks of the policy's orders are below the best of 100 orders by random
     priorities (drawn from the key, so that equal keys give the same reference); see `Learner`.
 
@@ -95,7 +95,7 @@ def after_validation(config: TopoformerConfig, state: LearnerState, means: Mappi
 
 
 def _loss(
-    config: TopoformerConfig, params: dict[str, Any], baseline: Any, keys: jax.Array, batch: OrderingParams
+    config: TopoformerConfig, params: dict[str, Any], baseline: Any, keys: jax.Array, batch: OrderingInstance
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Samples orders for this device's graphs, and computes REINFORCE's loss on them."""
     graph = batch.graph

@@ -12,7 +12,7 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
 from graphrl.decoding.rollout import Context, Logits, Rollout, greedy, log_prob_with, rollout_with, sample
-from graphrl.envs.ordering import OrderingParams, instance
+from graphrl.envs.ordering import OrderingInstance, make_instance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.base import Network, network
 from graphrl.networks.heads import AutoregressiveDecoder, Prepared, Priorities, Stepwise, stepwise
@@ -88,7 +88,7 @@ class AutoregressiveOrders:
         return logits
 
 
-def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orders | AutoregressiveOrders:
+def orders(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> Orders | AutoregressiveOrders:
     """Returns the distribution over orders of a batch of instances under a policy with these parameters."""
     if config.decoder == "autoregressive":
         network = _stepwise(config)
@@ -97,19 +97,19 @@ def orders(config: TopoformerConfig, params: Any, batch: OrderingParams) -> Orde
     return Orders(batch.graph, priorities(config, params, batch))
 
 
-def priorities(config: TopoformerConfig, params: Any, batch: OrderingParams) -> jax.Array:
+def priorities(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> jax.Array:
     """Computes priorities `[g, n]` float32 for a batch of instances; requires the decoder "priorities"."""
     values: jax.Array = _map_graphs(functools.partial(_non_autoregressive(config).apply, params), batch)
     return values
 
 
-def initial(config: TopoformerConfig, key: jax.Array, params: OrderingParams) -> Any:
-    """Initialises the parameters, whose shapes are the same for every instance `params`."""
+def initial(config: TopoformerConfig, key: jax.Array, instance: OrderingInstance) -> Any:
+    """Initialises the parameters, whose shapes are the same for every instance."""
     network = _stepwise(config) if config.decoder == "autoregressive" else _non_autoregressive(config)
-    return network.init(key, _observe(params))
+    return network.init(key, _observe(instance))
 
 
-def _map_graphs(apply: Any, batch: OrderingParams) -> Any:
+def _map_graphs(apply: Any, batch: OrderingInstance) -> Any:
     """Applies a network to every graph of a batch.
 
     On a CPU the graphs are processed one after the other, since the attention weights of several would not fit into a
@@ -119,9 +119,9 @@ def _map_graphs(apply: Any, batch: OrderingParams) -> Any:
     return jax.lax.platform_dependent(inputs, cpu=lambda inputs: jax.lax.map(apply, inputs), default=jax.vmap(apply))
 
 
-def _observe(params: OrderingParams) -> Observation:
-    mask = jnp.arange(params.graph.sizes.ops, dtype=jnp.int32) < params.graph.num_ops
-    return Observation(jnp.asarray(params.nodes), jnp.asarray(params.relation), mask)
+def _observe(instance: OrderingInstance) -> Observation:
+    mask = jnp.arange(instance.graph.sizes.ops, dtype=jnp.int32) < instance.graph.num_ops
+    return Observation(jnp.asarray(instance.nodes), jnp.asarray(instance.relation), mask)
 
 
 def _non_autoregressive(config: TopoformerConfig) -> Network:
@@ -158,9 +158,9 @@ class Policy(agent.Policy[TopoformerConfig]):
     @staticmethod
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
-        return initial(config, key, instance(agent.tiny_graph()))
+        return initial(config, key, make_instance(agent.tiny_graph()))
 
-    def rollout(self, batch: OrderingParams, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
+    def rollout(self, batch: OrderingInstance, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Decodes orders for a batch of instances.
 
         Args:
@@ -178,7 +178,7 @@ class Policy(agent.Policy[TopoformerConfig]):
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "count"))
 def _rollout(
-    params: Any, batch: OrderingParams, keys: jax.Array, config: TopoformerConfig, decoding: Decoding, count: int
+    params: Any, batch: OrderingInstance, keys: jax.Array, config: TopoformerConfig, decoding: Decoding, count: int
 ) -> Rollout:
     policy = orders(config, params, batch)
     if decoding == "sample":

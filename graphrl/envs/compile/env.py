@@ -1,18 +1,39 @@
 """`CompileEnv`, the environment of GO's policy."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from graphrl.costs.exact import decode
+from graphrl.costs.fusion.exact import fuse, fused_graph
+from graphrl.costs.fusion.problem import fusion_problem
+from graphrl.costs.problem import Problem
 from graphrl.envs import specs
 from graphrl.envs.base import TimeStep
-from graphrl.envs.compile.generator import Choices, CompileParams, Task, check_tasks
+from graphrl.envs.compile.generator import (
+    FUSION_LEVELS,
+    LEVELS,
+    OBJECTIVES,
+    Choices,
+    CompileInstance,
+    Task,
+    check_tasks,
+    make_instances,
+)
 from graphrl.envs.compile.observation import Observation, observe, options_of, plan_features
-from graphrl.envs.compile.reward import outcome, possible_choices, reward
+from graphrl.envs.compile.reward import op_keys, outcome, possible_choices, reward
 from graphrl.envs.compile.sends import Sends
-from graphrl.errors import ProblemError
+from graphrl.envs.graph_environment import GraphEnvironment
+from graphrl.errors import PlanError, ProblemError
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
+from graphrl.plan import Plan
+from graphrl.solvers.loads.groups import placed_order
+from graphrl.solvers.transfer_rules.plans import with_transfers
 
 
 class State(NamedTuple):
@@ -23,7 +44,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class CompileEnv:
+class CompileEnv(GraphEnvironment[CompileInstance]):
     """`Compile-v0`: choose device, priority and fusion of all ops in one step, for a low run time (GO, sections 3, 5).
 
     The run time is the makespan. For pipelined execution of many samples (instances of the objective `max_load`) it is
@@ -58,21 +79,28 @@ class CompileEnv:
     here it cannot. The paper's fusion rules are in a supplement that was not available; these are ours.
 
     Attributes:
-      tasks: the decisions: one or more of "placement", "priority" and "fusion", the last on instances with fusion.
+      tasks: the decisions: one or more of "placement", "priority" and "fusion". Instances have fusion if it is a task.
       episode_steps: number of steps; with more than 1, later steps refine the last choices.
       sends: "urgent": a transfer has the priority of the most urgent op that waits for it. "rule": transfers follow
         from the order of ops alone (`solvers.transfer_rules.plans`), as in plans of `anneal-ops` and `go`: right before
         the first op that waits, under `rendezvous` bundled with all that are ready between the same two devices.
+      problem: the devices of instances, and their transfers; its objective is the makespan or `max_load`.
+      levels, fusion_levels: numbers of priorities and of fusion priorities of instances.
+      chip: the chip of kernels' run times, if fusion is a task: a name in `graphs.roofline.CHIPS` or a `Chip`.
 
     Version history: v0, the first.
 
     Raises:
-      ProblemError: a task is unknown or repeated, or the number of steps or `sends` is out of range.
+      ProblemError: a task is unknown or repeated, or the number of steps, `sends` or the objective is out of range.
     """
 
     tasks: tuple[Task, ...] = ("placement", "priority")
     episode_steps: int = 1
     sends: Sends = "urgent"
+    problem: Problem = Problem("makespan", 2)
+    levels: int = LEVELS
+    fusion_levels: int = FUSION_LEVELS
+    chip: str | Chip = DEFAULT_CHIP
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks)
@@ -80,35 +108,37 @@ class CompileEnv:
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
         if self.sends not in get_args(Sends):
             raise ProblemError(f"sends is {self.sends!r}: must be one of {', '.join(get_args(Sends))}")
+        if self.problem.objective not in OBJECTIVES:
+            raise ProblemError(f"objective is {self.problem.objective!r}: must be {' or '.join(OBJECTIVES)}")
 
-    def reset(self, key: jax.Array, params: CompileParams) -> tuple[State, TimeStep[Observation]]:
+    def reset(self, key: jax.Array, instance: CompileInstance) -> tuple[State, TimeStep[Observation]]:
         """Sets the choices to the instance's start. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
+        instance = jax.tree.map(jnp.asarray, instance)
         no, zero = jnp.asarray(False), jnp.float32(0)
-        first = observe(params, params.start, self.tasks, sends=self.sends)
-        return State(params.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
+        first = observe(instance, instance.start, self.tasks, sends=self.sends)
+        return State(instance.start, jnp.int32(0)), TimeStep(first, zero, no, no, {"runtime": zero, "valid": no})
 
     def step(
-        self, key: jax.Array, state: State, action: dict[str, jax.Array], params: CompileParams
+        self, key: jax.Array, state: State, action: dict[str, jax.Array], instance: CompileInstance
     ) -> tuple[State, TimeStep[Observation]]:
         """Sets the choices, and runs the graph with them. See `Environment`; `key` is not used."""
         del key
-        params = jax.tree.map(jnp.asarray, params)
-        chosen = possible_choices(params, params.start._replace(**{task: action[task] for task in self.tasks}))
-        result = outcome(params, chosen, self.sends)
+        instance = jax.tree.map(jnp.asarray, instance)
+        chosen = possible_choices(instance, instance.start._replace(**{task: action[task] for task in self.tasks}))
+        result = outcome(instance, chosen, self.sends)
         state = State(chosen, state.step + jnp.int32(1))
         return state, TimeStep(
-            observe(params, chosen, self.tasks, plan_features(params, chosen, result)),
-            reward=reward(params, result),
+            observe(instance, chosen, self.tasks, plan_features(instance, chosen, result)),
+            reward=reward(instance, result),
             terminated=state.step >= self.episode_steps,
             truncated=jnp.asarray(False),
-            info={"runtime": result.seconds * params.second_unit, "valid": result.valid},
+            info={"runtime": result.seconds * instance.second_unit, "valid": result.valid},
         )
 
-    def observation_spec(self, params: CompileParams) -> Any:
+    def observation_spec(self, instance: CompileInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(lambda params: self.reset(jax.random.key(0), params)[1].observation, params)
+        shapes = jax.eval_shape(lambda instance: self.reset(jax.random.key(0), instance)[1].observation, instance)
         n, edges = shapes.mask.shape[0], shapes.graph.senders.shape[0]
         place, nodes, edge_counts = (
             specs.integers(shape, 0, most) for shape, most in (((edges,), n), ((2,), n + 1), ((2,), edges))
@@ -126,7 +156,51 @@ class CompileEnv:
         )
         return Observation(**fields)
 
-    def action_spec(self, params: CompileParams) -> Any:
+    def action_spec(self, instance: CompileInstance) -> Any:
         """See `Environment`."""
-        shapes = jax.eval_shape(lambda params: options_of(params, self.tasks), params)
-        return {task: specs.choices((params.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
+        shapes = jax.eval_shape(lambda instance: options_of(instance, self.tasks), instance)
+        return {task: specs.choices((instance.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
+
+    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> CompileInstance:
+        fusions = [fusion_problem(graph, self.chip) for graph in graphs] if "fusion" in self.tasks else None
+        problems = [self.problem] * len(graphs)
+        levels: dict[str, Any] = {"levels": self.levels, "fusion_levels": self.fusion_levels}
+        return make_instances(graphs, problems, to, fusions=fusions, **levels)
+
+    def _plan(self, graph: ComputationGraph, instance: CompileInstance, state: State) -> Plan:
+        n = len(graph.ops)
+        if min(np.min(choice[:n], initial=0) for choice in jax.tree.leaves(state.chosen)) < 0:
+            raise PlanError("nothing has been chosen yet: a plan needs a step")
+        chosen = jax.tree.map(lambda choice: np.asarray(choice)[:n], possible_choices(instance, state.chosen))
+        facts: dict[str, Any] = {"method": "Compile-v0", "seconds": 0.0, "evaluations": 1, "seed": 0}
+        if self.problem.objective == "max_load":
+            return Plan.from_order(graph, self.problem, *placed_order(graph, self.problem, chosen.placement), **facts)
+        placement, keys = chosen.placement, np.asarray(op_keys(instance, jnp.asarray(state.chosen.priority)))[:n]
+        if chosen.fusion is not None:
+            kernels = fused_graph(fuse(fusion_problem(graph, self.chip), chosen.fusion))
+            roots = list(kernels.fusion.members)
+            graph, placement, keys = kernels, placement[roots], keys[roots]
+        order = order_of_keys(graph, self.problem, placement, keys, self.sends)
+        return Plan.from_order(graph, self.problem, placement, order, **facts)
+
+
+def order_of_keys(
+    graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray, sends: Sends
+) -> np.ndarray:
+    """Computes the environment's order of ops and transfers, on the host: `[m]` node ids as in `costs.exact`.
+
+    Args:
+      graph: graph of ops, or of kernels.
+      problem: the planning problem.
+      placement: `[n]` devices.
+      keys: `[n]` keys of ops in [0, 1]: the ready op with the largest key runs first.
+      sends: see `CompileEnv`.
+    """
+    a = graph.arrays
+    if sends == "rule":
+        alone = Problem("makespan", 1, "free")
+        ops = decode(graph, alone, np.zeros(a.num_ops, np.int64), keys, np.zeros((a.num_tensors, 1), keys.dtype))
+        return with_transfers(graph, problem, placement, ops)
+    of_sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
+    np.maximum.at(of_sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
+    return decode(graph, problem, placement, keys, of_sends)

@@ -23,7 +23,7 @@ from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
 from graphrl.costs.problem import CPU
 from graphrl.envs.compile.backwards import compiled_backwards
-from graphrl.envs.compile.generator import CompileParams
+from graphrl.envs.compile.generator import CompileInstance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
 
@@ -244,9 +244,9 @@ def load_features(pipeline: PaddedPipeline, placement: jax.Array) -> LoadFeature
     return LoadFeatures(largest, cost.excess <= 0, features)
 
 
-def no_features(params: CompileParams) -> PlanFeatures:
+def no_features(instance: CompileInstance) -> PlanFeatures:
     """Returns the features before any run: zeros."""
-    pipelined, rows = isinstance(params.problem, PaddedPipeline), params.runs_on.shape
+    pipelined, rows = isinstance(instance.problem, PaddedPipeline), instance.runs_on.shape
     of_op, of_device = (OP_LOADS, DEVICE_LOADS) if pipelined else (OP_TIMES, DEVICE_TIMES)
     return PlanFeatures(jnp.zeros((rows[0], of_op)), jnp.zeros((*rows, of_device)))
 

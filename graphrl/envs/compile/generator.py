@@ -1,8 +1,8 @@
-"""Problem instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
+"""Instances of `Compile-v0`: padded graphs with their features and options. NumPy, on the host.
 
 Options are the devices and priority levels that an op may choose, with features of each for a network. The number of
 options is a shape of these tables, so that one network serves any number. If fusion is a task, an instance has
-`FusionParams`, and `kernels_of` converts fusion priorities to kernels.
+`FusionInstance`, and `kernels_of` converts fusion priorities to kernels.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from graphrl.costs.fusion.exact import fused_graph
 from graphrl.costs.fusion.padded_graph import PaddedKernels, kernel_sizes, padded_kernels
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Pipeline, Problem, Transfer
+from graphrl.envs.graph_environment import stacked
 from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.features import buffer_bytes, node_features, type_features
 from graphrl.graphs.graph import ComputationGraph
@@ -66,7 +67,7 @@ def device_features(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     return np.column_stack([level_features(problem.devices), np.tile(shared, (problem.devices, 1))]).astype(np.float32)
 
 
-class FusionParams(NamedTuple):
+class FusionInstance(NamedTuple):
     """The fusion task of one graph, or of a batch with a leading axis g."""
 
     problem: PaddedFusion
@@ -84,12 +85,12 @@ def fusion_sizes(problems: Sequence[FusionProblem], to: Sizes) -> FusionSizes:
     return dataclasses.replace(common_fusion_sizes(problems), ops=to.ops, tensors=to.tensors)
 
 
-def fusion_params(problem: FusionProblem, to: FusionSizes, levels: int) -> FusionParams:
+def fusion_instance(problem: FusionProblem, to: FusionSizes, levels: int) -> FusionInstance:
     """Creates the fusion task for one graph, with the given number of fusion priorities."""
-    return FusionParams(pad_fusion(problem, to), level_features(levels))
+    return FusionInstance(pad_fusion(problem, to), level_features(levels))
 
 
-def kernels_of(graph: PaddedGraph, fusion: FusionParams, priorities: jax.Array) -> PaddedKernels:
+def kernels_of(graph: PaddedGraph, fusion: FusionInstance, priorities: jax.Array) -> PaddedKernels:
     """Fuses one graph's ops into kernels by fusion priorities `[n]` int32 from 0. Memory is linear in n."""
     return padded_kernels(graph, fusion.problem, fuse(fusion.problem, priorities), kernel_sizes(graph.sizes))
 
@@ -124,7 +125,7 @@ class Choices(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class CompileParams:
+class CompileInstance:
     """One graph, its problem, and features for the network; a batch has a leading axis g.
 
     d is the largest number of devices in a batch; for graphs with fewer, the last ones do not exist. The type of
@@ -135,14 +136,19 @@ class CompileParams:
     problem: DeviceProblem | PaddedPipeline  # for d devices
     nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     order: jax.Array | np.ndarray  # [n] int32, ops in a topological order, then padding
-    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a share of the order; see `instance`
+    reach: jax.Array | np.ndarray  # [] float32, how far a level moves an op, as a share of the order
     devices: jax.Array | np.ndarray  # [d, DEVICE_FEATURES] float32; 0 for devices that do not exist
     levels: jax.Array | np.ndarray | None  # [l, LEVEL_FEATURES] float32, of priorities; None if order is irrelevant
     runs_on: jax.Array | np.ndarray  # [n, d] bool, devices that can run each op, with its group; for padding the first
     leader: jax.Array | np.ndarray  # [n] int32, the op that determines each op's device: itself, or its group's first
     start: Choices  # choices before the first step
     baseline: jax.Array | np.ndarray  # [] float32, second units: the reference run time of rewards
-    fusion: FusionParams | None = None  # None: every op is a kernel
+    fusion: FusionInstance | None = None  # None: every op is a kernel
+
+    @property
+    def num_ops(self) -> jax.Array:
+        """Number of real ops: `[]` int32."""
+        return self.graph.num_ops
 
     @property
     def second_unit(self) -> jax.Array | np.ndarray:
@@ -150,7 +156,7 @@ class CompileParams:
         return self.problem.second_unit if isinstance(self.problem, PaddedPipeline) else self.graph.second_unit
 
 
-def instance(
+def make_instance(
     graph: ComputationGraph,
     problem: Problem,
     to: Sizes | None = None,
@@ -164,7 +170,7 @@ def instance(
     fusion: FusionProblem | None = None,
     fusion_levels: int = FUSION_LEVELS,
     fusion_to: FusionSizes | None = None,
-) -> CompileParams:
+) -> CompileInstance:
     """Converts a graph to an instance.
 
     Args:
@@ -205,7 +211,7 @@ def instance(
         fusion_to = fusion_sizes([fusion], to)
     order = graph.arrays.topological if order is None else np.asarray(order, np.int32)
     rest = np.arange(n, to.ops, dtype=np.int32)
-    params = CompileParams(
+    instance = CompileInstance(
         graph=padded,
         problem=costs if isinstance(costs, PaddedPipeline) else dataclasses.replace(costs, devices=devices),
         nodes=_rows(np.concatenate([node_features(graph), type_features(graph)], 1), to.ops),
@@ -217,12 +223,12 @@ def instance(
         leader=np.concatenate([_leaders(order, graph.colocation), rest]),
         start=jax.tree.map(lambda one: _rows(np.asarray(one, np.int32), to.ops), start),
         baseline=np.asarray(baseline, np.float32),
-        fusion=None if fusion is None or fusion_to is None else fusion_params(fusion, fusion_to, fusion_levels),
+        fusion=None if fusion is None or fusion_to is None else fusion_instance(fusion, fusion_to, fusion_levels),
     )
-    return dataclasses.replace(params, baseline=params.baseline / params.second_unit)
+    return dataclasses.replace(instance, baseline=instance.baseline / instance.second_unit)
 
 
-def instances(
+def make_instances(
     graphs: Sequence[ComputationGraph],
     problems: Sequence[Problem],
     to: Sizes | None = None,
@@ -230,17 +236,17 @@ def instances(
     levels: int = LEVELS,
     fusions: Sequence[FusionProblem] | None = None,
     fusion_levels: int = FUSION_LEVELS,
-) -> CompileParams:
+) -> CompileInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Args:
       graphs, problems: one per instance; the problems must have the same objective, transfer model and residency of
         weights, and all or no memory limits.
-      to, levels, fusion_levels: see `instance`.
+      to, levels, fusion_levels: see `make_instance`.
       fusions: one per instance, with equal limits of kernels; None fuses nothing.
 
     Raises:
-      GraphError, ProblemError: see `instance`; problems that cannot be in a batch.
+      GraphError, ProblemError: see `make_instance`; problems that cannot be in a batch.
     """
     to, devices = common_sizes(graphs) if to is None else to, max(problem.devices for problem in problems)
     kinds = {(one.objective, one.transfer, one.memory_limit is None, one.resident_weights) for one in problems}
@@ -251,10 +257,10 @@ def instances(
     shared["fusion_to"] = None if fusions is None else fusion_sizes(fusions, to)
     each_fusion: Sequence[FusionProblem | None] = [None] * len(graphs) if fusions is None else fusions
     rows = (
-        instance(graph, problem, to, fusion=fusion, **shared)
+        make_instance(graph, problem, to, fusion=fusion, **shared)
         for graph, problem, fusion in zip(graphs, problems, each_fusion, strict=True)
     )
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return stacked(list(rows))
 
 
 def _quick_baseline(graph: ComputationGraph, problem: Problem, fusion: FusionProblem | None) -> float:

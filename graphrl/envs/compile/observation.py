@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jraph
 
 from graphrl.envs.compile.features import PlanFeatures
-from graphrl.envs.compile.generator import Choices, CompileParams
+from graphrl.envs.compile.generator import Choices, CompileInstance
 from graphrl.envs.compile.reward import Outcome, outcome, possible_choices
 from graphrl.envs.compile.sends import Sends
 from graphrl.errors import ProblemError
@@ -32,7 +32,7 @@ class Observation(NamedTuple):
 
 
 def observe(
-    params: CompileParams,
+    instance: CompileInstance,
     chosen: Choices,
     tasks: Sequence[str],
     features: PlanFeatures | None = None,
@@ -43,21 +43,21 @@ def observe(
     choices are simulated to compute them, with `sends` as in `CompileEnv`.
     """
     if features is None:
-        params, chosen = jax.tree.map(jnp.asarray, (params, chosen))
-        features = plan_features(params, chosen, outcome(params, possible_choices(params, chosen), sends))
-    n = params.order.shape[0]
-    mask = jnp.arange(n, dtype=jnp.int32) < params.graph.num_ops
-    options = options_of(params, tasks)
+        instance, chosen = jax.tree.map(jnp.asarray, (instance, chosen))
+        features = plan_features(instance, chosen, outcome(instance, possible_choices(instance, chosen), sends))
+    n = instance.order.shape[0]
+    mask = jnp.arange(n, dtype=jnp.int32) < instance.graph.num_ops
+    options = options_of(instance, tasks)
     permitted = {task: jnp.ones((1, rows.shape[0]), bool) for task, rows in options.items()}
-    permitted["placement"] = jnp.asarray(params.runs_on)
-    decides = {"placement": mask & (params.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
-    if params.fusion is not None:
-        decides["fusion"] = mask & params.fusion.problem.legal[:n]
-    graph = to_graphs_tuple(params.graph, jnp.asarray(params.nodes), jnp.zeros((params.graph.sizes.uses, 0)))
+    permitted["placement"] = jnp.asarray(instance.runs_on)
+    decides = {"placement": mask & (instance.leader == jnp.arange(n, dtype=jnp.int32)), "priority": mask}
+    if instance.fusion is not None:
+        decides["fusion"] = mask & instance.fusion.problem.legal[:n]
+    graph = to_graphs_tuple(instance.graph, jnp.asarray(instance.nodes), jnp.zeros((instance.graph.sizes.uses, 0)))
     return Observation(
         graph=graph._replace(edges=None),
         mask=mask,
-        order=jnp.asarray(params.order),
+        order=jnp.asarray(instance.order),
         options=options,
         action_mask={task: allowed(permitted[task], decides[task]) for task in tasks},
         previous={task: jnp.asarray(choice) for task, choice in chosen.of(tasks).items()},
@@ -65,9 +65,9 @@ def observe(
     )
 
 
-def plan_features(params: CompileParams, chosen: Choices, result: Outcome) -> PlanFeatures:
+def plan_features(instance: CompileInstance, chosen: Choices, result: Outcome) -> PlanFeatures:
     """Returns the features of some choices' result; 0 for padding, and everywhere before the first choice."""
-    mask = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    mask = jnp.arange(instance.order.shape[0], dtype=jnp.int32) < instance.graph.num_ops
     is_chosen = jnp.where(mask, chosen.placement, 0).min() >= 0
     return PlanFeatures(*(_rows(values, mask & is_chosen) for values in result.features))
 
@@ -77,19 +77,19 @@ def _rows(values: jax.Array, are: jax.Array) -> jax.Array:
     return jnp.where(are.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
-def options_of(params: CompileParams, tasks: Sequence[str]) -> dict[str, jax.Array]:
+def options_of(instance: CompileInstance, tasks: Sequence[str]) -> dict[str, jax.Array]:
     """Returns the features of the given tasks' options, `[o, G]` float32 each.
 
     Raises:
       ProblemError: the instance has no options for a task.
     """
-    features = {"placement": params.devices}
-    if params.levels is not None:
-        features["priority"] = params.levels
+    features = {"placement": instance.devices}
+    if instance.levels is not None:
+        features["priority"] = instance.levels
     elif "priority" in tasks:
         raise ProblemError("the task 'priority' needs an objective that depends on the order: max_load does not")
-    if params.fusion is not None:
-        features["fusion"] = params.fusion.levels
+    if instance.fusion is not None:
+        features["fusion"] = instance.fusion.levels
     elif "fusion" in tasks:
         raise ProblemError("the task 'fusion' needs an instance with a fusion problem: this one has none")
     return {task: jnp.asarray(features[task]) for task in tasks}

@@ -21,40 +21,40 @@ from graphrl.costs.device.decisions import Decisions, DeviceProblem
 from graphrl.costs.device.evaluate import measured
 from graphrl.costs.device.loads import PaddedPipeline
 from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features
-from graphrl.envs.compile.generator import Choices, CompileParams, kernels_of
+from graphrl.envs.compile.generator import Choices, CompileInstance, kernels_of
 from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
 from graphrl.graphs.padding import PaddedGraph
 
 INVALID = -10.0  # reward of invalid plans
 
 
-def reward(params: CompileParams, result: "Outcome") -> jax.Array:
+def reward(instance: CompileInstance, result: "Outcome") -> jax.Array:
     """Computes -sqrt(run time / baseline's run time): `[]` float32; `INVALID` for invalid plans."""
-    ratio = result.seconds / jnp.maximum(params.baseline, 1e-30)
+    ratio = result.seconds / jnp.maximum(instance.baseline, 1e-30)
     return jnp.where(result.valid, -jnp.sqrt(ratio), INVALID)
 
 
-def possible_choices(params: CompileParams, chosen: Choices) -> Choices:
+def possible_choices(instance: CompileInstance, chosen: Choices) -> Choices:
     """Makes choices possible: option 0 for padding and for no choice, one device per group, and the first device that
     can run the ops instead of one that cannot, or does not exist.
     """
-    real = jnp.arange(params.order.shape[0], dtype=jnp.int32) < params.graph.num_ops
+    real = jnp.arange(instance.order.shape[0], dtype=jnp.int32) < instance.graph.num_ops
     chosen = jax.tree.map(lambda option: jnp.where(real, jnp.maximum(option, 0), 0), chosen)
-    placement, runs_on = chosen.placement[params.leader], jnp.asarray(params.runs_on)
+    placement, runs_on = chosen.placement[instance.leader], jnp.asarray(instance.runs_on)
     can = jnp.take_along_axis(runs_on, placement[:, None], axis=1)[:, 0]
     return chosen._replace(placement=jnp.where(can, placement, runs_on.argmax(1).astype(jnp.int32)))
 
 
-def op_keys(params: CompileParams, priority: jax.Array) -> jax.Array:
+def op_keys(instance: CompileInstance, priority: jax.Array) -> jax.Array:
     """Converts priorities to op keys, `[n]` float32 in [0, 1): the ready op with the largest key runs first. See
-    `CompileParams.reach`.
+    `CompileInstance.reach`.
     """
-    n, count = params.order.shape[0], jnp.maximum(params.graph.num_ops, 1).astype(jnp.float32)
-    rank = jnp.zeros(n, jnp.int32).at[params.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
-    assert params.levels is not None
-    reach = jnp.asarray(params.reach) * count
+    n, count = instance.order.shape[0], jnp.maximum(instance.graph.num_ops, 1).astype(jnp.float32)
+    rank = jnp.zeros(n, jnp.int32).at[instance.order].set(jnp.arange(n, dtype=jnp.int32)).astype(jnp.float32)
+    assert instance.levels is not None
+    reach = jnp.asarray(instance.reach) * count
     place = jnp.where(rank < count, priority.astype(jnp.float32) * reach + count - 1 - rank, 0)
-    return place / ((params.levels.shape[0] - 1) * reach + count)
+    return place / ((instance.levels.shape[0] - 1) * reach + count)
 
 
 class Outcome(NamedTuple):
@@ -65,12 +65,12 @@ class Outcome(NamedTuple):
     features: PlanFeatures  # features of the run, by op; rows of padding are arbitrary
 
 
-def outcome(params: CompileParams, chosen: Choices, sends: Sends) -> Outcome:
+def outcome(instance: CompileInstance, chosen: Choices, sends: Sends) -> Outcome:
     """Simulates choices from `possible_choices` under the instance's objective. Args: see `run`."""
-    if isinstance(params.problem, PaddedPipeline):
-        return Outcome(*load_features(params.problem, jnp.asarray(chosen.placement)))
-    result = run(params, chosen, sends)
-    times = schedule_features(result.graph, result.placement, result.place, result.end, params.runs_on.shape[1])
+    if isinstance(instance.problem, PaddedPipeline):
+        return Outcome(*load_features(instance.problem, jnp.asarray(chosen.placement)))
+    result = run(instance, chosen, sends)
+    times = schedule_features(result.graph, result.placement, result.place, result.end, instance.runs_on.shape[1])
     by_op = jax.tree.map(lambda values: jnp.zeros_like(values).at[result.op].set(values, mode="drop"), times)
     return Outcome(result.makespan, result.valid, by_op)
 
@@ -88,20 +88,20 @@ class Run(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="sends")  # one program for the start and for all steps
-def run(params: CompileParams, chosen: Choices, sends: Sends = "urgent") -> Run:
+def run(instance: CompileInstance, chosen: Choices, sends: Sends = "urgent") -> Run:
     """Simulates an instance; choices must come from `possible_choices`. Memory is linear in n + e + d t.
 
     Args:
-      params: the instance.
+      instance: the instance.
       chosen: choices of each op.
       sends: see `CompileEnv`.
     """
-    graph, problem = params.graph, params.problem
+    graph, problem = instance.graph, instance.problem
     assert isinstance(problem, DeviceProblem)
-    placement, keys = jnp.asarray(chosen.placement), op_keys(params, jnp.asarray(chosen.priority))
+    placement, keys = jnp.asarray(chosen.placement), op_keys(instance, jnp.asarray(chosen.priority))
     fits, op = jnp.bool_(True), jnp.arange(len(keys), dtype=jnp.int32)
-    if params.fusion is not None and chosen.fusion is not None:
-        graph, op, _, fits = kernels_of(graph, params.fusion, jnp.asarray(chosen.fusion))
+    if instance.fusion is not None and chosen.fusion is not None:
+        graph, op, _, fits = kernels_of(graph, instance.fusion, jnp.asarray(chosen.fusion))
         placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[op] for of_op in (placement, keys))
     by_urgency = transfer_keys(graph, placement, keys, problem.devices) if sends == "urgent" else None
     decisions = _Keyed(placement, keys, by_urgency)

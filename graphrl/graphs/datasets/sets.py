@@ -1,4 +1,6 @@
-"""Graphs by name: files, folders, sets such as `layered:500x20` and `zoo:training/hlo`, and `workloads:resnet50`."""
+"""Graphs of anything that has one: JAX functions, files, folders, and names of sets such as `layered:500x20`,
+`zoo:training/hlo` and `workloads:resnet50`.
+"""
 
 import dataclasses
 import itertools
@@ -6,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, quote_path
@@ -18,11 +21,44 @@ from graphrl.graphs.readers import FORMATS, read_graph
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 
+Model = ComputationGraph | str | os.PathLike[str] | Callable[..., Any]
 LeftOut = Callable[[str, GraphrlError], object]  # called with a file that cannot be read, and its error
 
 _SET = re.compile(r"([a-z-]+):(\d+)?(?:x(\d+))?(?:@(\d+))?")
 MAX_GRAPHS, MAX_OPS = 1_000_000, 10_000_000  # of a set, and of each of its graphs: more is a typing error
 _MANIFEST = "manifest.json"  # next to the graphs in a folder that scripts/make_graphs.py wrote
+
+
+def model_graph(
+    model: Model,
+    *args: Any,
+    chip: str | Chip = DEFAULT_CHIP,
+    dims: Mapping[str, int] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+) -> ComputationGraph:
+    """Loads or traces the graph of a model.
+
+    Args:
+      model: a graph, a path or a name as in `load_graph`, or a JAX function.
+      *args: only for a function: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
+      chip, dims, limits: see `read_graph`.
+
+
+    Raises:
+      GraphrlError: the model has a wrong type, cannot be read, or has arguments although it is no function.
+    """
+    is_function = callable(model)
+    if args and not is_function:
+        raise ProblemError(f"{len(args)} arguments for a model that is not a function: only functions take arguments")
+    if isinstance(model, ComputationGraph):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return load_graph(model, chip=chip, dims=dims, limits=limits)
+    if not is_function:
+        raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
+    from graphrl.graphs.readers.jaxpr.reader import from_jax
+
+    return from_jax(model, *args, chip=chip)
 
 
 def load_graph(

@@ -50,7 +50,7 @@ def train(
 
     Args:
       settings, env, networks: settings of PPO, the environment and the networks.
-      instances: `[g, ...]` each, of one size: problem instances, as `env.step` takes one.
+      instances: `[g, ...]` each, of one size: instances, as `env.step` takes one.
       key: key of all random numbers. A continued training needs a new one.
       updates: number of updates.
       training: the state to continue from, which is donated; None starts from scratch.

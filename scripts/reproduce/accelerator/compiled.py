@@ -88,10 +88,10 @@ def programs(small: bool, seed: int) -> dict[str, Program]:
 
 def _rollouts(id: str, count: int, seed: int, mesh: Mesh, platform: str) -> Lowered:
     episode = ENVS[id](Settings(threads=1, sizes=(OPS,), evaluations=EVALUATIONS, seed=seed))
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), episode.params)
+    instance = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), episode.instances)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(seed), count))
-    mapped = jax.jit(jax.vmap(lambda key, params: rollout(episode, key, params)))
-    return _lower(mapped, platform, _on(mesh, PartitionSpec(AXIS), (keys, params)))
+    mapped = jax.jit(jax.vmap(lambda key, instance: rollout(episode, key, instance)))
+    return _lower(mapped, platform, _on(mesh, PartitionSpec(AXIS), (keys, instance)))
 
 
 def _search(seed: int, mesh: Mesh, platform: str) -> Lowered:

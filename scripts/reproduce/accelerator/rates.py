@@ -4,11 +4,9 @@ A rollout is a reset and then random valid actions to the end of the episode, as
 return and the last observation, so that XLA removes no part of the environment.
 """
 
-import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +18,7 @@ from graphrl.bench import machine
 from graphrl.bench.cases import PARAMETERS, Case, Settings, Work, problem, random_graphs
 from graphrl.bench.measure import graphrl_search
 from graphrl.bench.timing import BY_GRAPH, compile_program, graphrl_evaluation, interleaved, repeated_calls
-from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.problem import map_problem
 from graphrl.envs import specs
-from graphrl.envs.base import Environment
 from graphrl.envs.registry import make
 from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
@@ -38,8 +33,8 @@ GOAL = problem("makespan", "free")
 class _Episode(NamedTuple):
     """An environment whose rollouts are measured."""
 
-    env: Environment[Any, Any, Any]
-    params: Any  # instances, leading axis g
+    env: Any
+    instances: Any  # instances, leading axis g
     n: int  # ops of each graph
     steps: int  # of an episode
 
@@ -47,29 +42,22 @@ class _Episode(NamedTuple):
 def _proposal(settings: Settings) -> _Episode:
     n = settings.sizes[0]
     env = make("Proposal-v0", problem=GOAL, evaluations=settings.evaluations)
-    return _Episode(env, _instances("proposal")(random_graphs(n, GRAPHS, settings.seed)), n, 1)
+    return _Episode(env, env.instances(random_graphs(n, GRAPHS, settings.seed)), n, 1)
 
 
 def _ordering(settings: Settings) -> _Episode:
-    n = settings.sizes[0]
-    return _Episode(make("Ordering-v0"), _instances("ordering")(random_graphs(n, GRAPHS, settings.seed)), n, n)
+    n, env = settings.sizes[0], make("Ordering-v0")
+    return _Episode(env, env.instances(random_graphs(n, GRAPHS, settings.seed)), n, n)
 
 
 def _compile(settings: Settings) -> _Episode:
-    n = settings.sizes[0]
-    params = _instances("compile.generator")(random_graphs(n, GRAPHS, settings.seed), [GOAL] * GRAPHS)
-    return _Episode(make("Compile-v0"), params, n, 1)
+    n, env = settings.sizes[0], make("Compile-v0", problem=GOAL)
+    return _Episode(env, env.instances(random_graphs(n, GRAPHS, settings.seed)), n, 1)
 
 
 def _memory_map(_: Settings) -> _Episode:
-    graph = WORKLOADS["resnet50"]()  # the paper's workload, whatever `sizes` is
-    return _Episode(make("MemoryMap-v0"), _instances("memory_map")([map_problem(graph, NNP_I)]), len(graph.ops), 1)
-
-
-def _instances(env: str) -> Callable[..., Any]:
-    """Imports the function that makes instances of an environment; its module may need packages of its own."""
-    function: Callable[..., Any] = importlib.import_module(f"graphrl.envs.{env}").instances
-    return function
+    graph, env = WORKLOADS["resnet50"](), make("MemoryMap-v0")  # the paper's workload, whatever `sizes` is
+    return _Episode(env, env.instances([graph]), len(graph.ops), 1)
 
 
 ENVS = {"MemoryMap-v0": _memory_map, "Ordering-v0": _ordering, "Compile-v0": _compile, "Proposal-v0": _proposal}
@@ -102,12 +90,12 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
       GraphrlError: an episode has not ended after its number of steps.
     """
     mesh = machine.make_mesh(settings.threads, count)
-    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.params)
+    index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.instances)[0])
+    instance = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.instances)
     keys = jax.random.split(jax.random.key(settings.seed), count)
-    mapped = jax.vmap(lambda key, params: rollout(episode, key, params))
+    mapped = jax.vmap(lambda key, instance: rollout(episode, key, instance))
     spread = jax.shard_map(mapped, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
-    arguments = jax.device_put((keys, params), NamedSharding(mesh, BY_GRAPH))
+    arguments = jax.device_put((keys, instance), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(spread, *arguments)
     if not bool(jnp.all(compiled(*arguments)[-1])):
         raise GraphrlError(f"{episode.env}: an episode has not ended after its {episode.steps} steps")
@@ -117,41 +105,26 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     return {"n": episode.n, "steps": episode.steps, "threads": settings.threads, **rates}
 
 
-def rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
+def rollout(episode: _Episode, key: jax.Array, instance: Any) -> tuple[jax.Array, Any, jax.Array]:
     """Plays an episode of random valid actions: returns its return, the last observation, and True if it has ended."""
     env, keys = episode.env, jax.random.split(key, episode.steps + 1)
 
     def step(key: jax.Array, state: Any, mask: Any) -> tuple[Any, Any]:
         act_key, step_key = jax.random.split(key)
-        return env.step(step_key, state, _action(env, act_key, mask, params), params)
+        return env.step(step_key, state, specs.sample_masked(mask, act_key), instance)
 
     def advance(carry: tuple[Any, Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, Any, jax.Array], None]:
         state, mask, total = carry
         state, timestep = step(key, state, mask)
-        return (state, _mask(timestep.observation), total + timestep.reward), None
+        return (state, timestep.observation.action_mask, total + timestep.reward), None
 
-    state, first = env.reset(keys[0], params)
-    carry = state, _mask(first.observation), first.reward
+    state, first = env.reset(keys[0], instance)
+    carry = state, first.observation.action_mask, first.reward
     if episode.steps > 1:  # XLA would compile a loop of no steps too
         carry, _ = lax.scan(advance, carry, keys[1:-1])
     state, mask, total = carry
     _, last = step(keys[-1], state, mask)
     return total + last.reward, last.observation, last.done
-
-
-def _mask(observation: Any) -> Any:
-    """Returns the mask of valid actions, None if all are valid."""
-    return getattr(observation, "action_mask", None)
-
-
-def _action(env: Environment[Any, Any, Any], key: jax.Array, mask: Any, params: Any) -> Any:
-    """Draws a valid action uniformly."""
-    if mask is None:
-        return specs.sample(env.action_spec(params), key)
-    leaves, structure = jax.tree.flatten(mask)
-    logits = (jnp.where(leaf, 0.0, -jnp.inf) for leaf in leaves)
-    actions = (jax.random.categorical(k, x) for k, x in zip(jax.random.split(key, len(leaves)), logits, strict=True))
-    return jax.tree.unflatten(structure, [jnp.astype(one, jnp.int32) for one in actions])
 
 
 def search(job: Job, write: Write) -> None:

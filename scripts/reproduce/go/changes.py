@@ -25,7 +25,7 @@ from graphrl.agents.go.network import Policy, networks
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import schedule_features_on_host
-from graphrl.envs.compile.generator import CompileParams
+from graphrl.envs.compile.generator import CompileInstance
 from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import node_features, type_features
@@ -126,7 +126,7 @@ def expected(policy: Policy, to: Sizes) -> Scores:
     network = networks(dataclasses.replace(config.network, changes=0.0)).policy
 
     @jax.jit
-    def logits(instance: CompileParams) -> jax.Array:
+    def logits(instance: CompileInstance) -> jax.Array:
         observation = observe(instance, instance.start, config.network.tasks, sends=SENDS)
         return network.apply(policy.params, observation)["placement"]
 

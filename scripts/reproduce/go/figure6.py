@@ -16,6 +16,7 @@ from graphrl.compare.report import markdown
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.fusion.exact import KernelGraph, fused_graph
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.env import order_of_keys
 from graphrl.graphs.datasets.workloads.go import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import find_solver
@@ -25,7 +26,7 @@ from graphrl.solvers.fusion.rules import fuse_by
 from graphrl.solvers.rules.list_scheduling import schedule as list_schedule
 from graphrl.solvers.schedules.solver import MIX
 from reproduce.chain import anneal
-from reproduce.go.fusion import CHIP, decoded, problem_of
+from reproduce.go.fusion import CHIP, problem_of
 from reproduce.go.settings import Settings, ratio_interval
 from reproduce.measurements import Figures, Key
 from reproduce.results import Table
@@ -176,7 +177,7 @@ def _start(graph: ComputationGraph, problem: Problem, *, with_order: bool) -> Pl
     program = a.topological.astype(np.int64)
     plans = [_plan(graph, problem, (np.zeros(a.num_ops, np.int64), program))]
     if not with_order:
-        order = decoded(graph, problem, placement, (a.num_ops - 1 - a.rank) / a.num_ops)
+        order = order_of_keys(graph, problem, placement, (a.num_ops - 1 - a.rank) / a.num_ops, "urgent")
     plans.append(_plan(graph, problem, (placement, order)))
     return min(plans, key=lambda plan: plan.value)
 

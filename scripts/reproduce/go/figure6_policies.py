@@ -13,7 +13,7 @@ from graphrl.agents.go.learner import fine_tune
 from graphrl.compare.report import markdown, percent
 from graphrl.costs.fusion.problem import FusionProblem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.generator import Choices, CompileParams, Task
+from graphrl.envs.compile.generator import Choices, CompileInstance, Task
 from graphrl.solvers.fusion.rules import xla_like
 from reproduce.go.figure6 import SMALL, machine_of
 from reproduce.go.fusion import FusingPolicy, best_drawn, initial, milliseconds, planned, problem_of, settings_of
@@ -85,20 +85,20 @@ def figure6_policies(settings: Settings) -> Iterator[Table]:
 def _run(settings: Settings, name: str, run: Run) -> Figures:
     problem, machine = problem_of(name), machine_of(name)
     kernels = xla_like(problem) if run.kernels == "xla" else in_one_shot(settings, problem)
-    params = initial(kernels, machine, settings_of(*(run.tasks or ALL)))
-    choices = _chosen(problem, machine, params, run)
-    return {"value": planned(problem, machine, params, choices).value}
+    instance = initial(kernels, machine, settings_of(*(run.tasks or ALL)))
+    choices = _chosen(problem, machine, instance, run)
+    return {"value": planned(problem, machine, instance, choices).value}
 
 
-def _chosen(problem: FusionProblem, machine: Problem, params: CompileParams, run: Run) -> Choices:
+def _chosen(problem: FusionProblem, machine: Problem, instance: CompileInstance, run: Run) -> Choices:
     if not run.tasks:
-        return params.start
+        return instance.start
     policy = untrained(FusingPolicy, settings_of(*run.tasks))
     config = policy.config
     if run.learns:
-        return fine_tune(config, policy.params, params, jax.random.key(0), UPDATES)[1]
+        return fine_tune(config, policy.params, instance, jax.random.key(0), UPDATES)[1]
 
     def cost(choices: Choices) -> float:
-        return planned(problem, machine, params, choices).value
+        return planned(problem, machine, instance, choices).value
 
-    return best_drawn(policy, params, cost, rounds=UPDATES, samples=config.ppo.environments)
+    return best_drawn(policy, instance, cost, rounds=UPDATES, samples=config.ppo.environments)

@@ -14,13 +14,14 @@ import numpy as np
 from graphrl.agents.go.config import FusingSettings, GoSettings
 from graphrl.agents.go.network import Policy, sample_choices
 from graphrl.compare.report import markdown
-from graphrl.costs.exact import decode, evaluate
+from graphrl.costs.exact import evaluate
 from graphrl.costs.fusion.device import FusionSizes
 from graphrl.costs.fusion.exact import Fusion, fuse, fused_graph
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.env import order_of_keys
 from graphrl.envs.compile.features import PlanFeatures, no_features
-from graphrl.envs.compile.generator import Choices, CompileParams, Task, instance
+from graphrl.envs.compile.generator import Choices, CompileInstance, Task, make_instance
 from graphrl.envs.compile.observation import observe
 from graphrl.envs.compile.reward import op_keys
 from graphrl.graphs.datasets import zoo
@@ -83,14 +84,14 @@ def initial(
     settings: GoSettings,
     to: Sizes | None = None,
     fusion_to: FusionSizes | None = None,
-) -> CompileParams:
+) -> CompileInstance:
     """Builds an instance that starts from a fusion and a quick plan of its kernels, whose makespan is the baseline.
 
     An inlined op is ordered right before the first kernel that computes it, and has that kernel's device in case it
     becomes a kernel.
 
     Args:
-      to, fusion_to: sizes to pad to; see `instance`.
+      to, fusion_to: sizes to pad to; see `make_instance`.
     """
     problem, start = fusion.problem, quick_start(fused_graph(fusion), machine)
     n, roots = problem.num_ops, list(fusion.members)
@@ -98,7 +99,7 @@ def initial(
     for place, kernel in reversed(list(enumerate(start.ops.tolist()))):
         members = list(fusion.members[roots[kernel]])
         first[members], device[members] = place, start.placement[kernel]
-    return instance(
+    return make_instance(
         problem.graph,
         machine,
         to,
@@ -115,7 +116,7 @@ def initial(
 
 def best_drawn(
     policy: FusingPolicy,
-    params: CompileParams,
+    instance: CompileInstance,
     cost: Callable[[Choices], float],
     *,
     rounds: int,
@@ -130,15 +131,15 @@ def best_drawn(
     Args:
       cost: function that returns the cost of choices, `[n]` each.
     """
-    rng, best, tasks = np.random.default_rng(seed), cost(params.start), policy.config.network.tasks
+    rng, best, tasks = np.random.default_rng(seed), cost(instance.start), policy.config.network.tasks
     for _ in range(rounds):
-        logits = policy.logits(params, _plan_features(policy, params))
-        plans = sample_choices(logits, params.start, samples, rng).of(tasks)
+        logits = policy.logits(instance, _plan_features(policy, instance))
+        plans = sample_choices(logits, instance.start, samples, rng).of(tasks)
         for number in range(samples):
-            choices = params.start._replace(**{task: options[number] for task, options in plans.items()})
+            choices = instance.start._replace(**{task: options[number] for task, options in plans.items()})
             if (seconds := cost(choices)) < best:
-                best, params = seconds, dataclasses.replace(params, start=choices)
-    return params.start
+                best, instance = seconds, dataclasses.replace(instance, start=choices)
+    return instance.start
 
 
 def fused(problem: FusionProblem, choices: Choices) -> Fusion:
@@ -146,22 +147,14 @@ def fused(problem: FusionProblem, choices: Choices) -> Fusion:
     return fuse(problem, np.asarray(choices.fusion, np.int64)[: problem.num_ops])
 
 
-def planned(problem: FusionProblem, machine: Problem, params: CompileParams, choices: Choices) -> Plan:
+def planned(problem: FusionProblem, machine: Problem, instance: CompileInstance, choices: Choices) -> Plan:
     """Returns the plan of the kernels of an instance's choices, with its exact costs."""
     kernels = fused_graph(fused(problem, choices))
     roots = list(kernels.fusion.members)
     placement = np.asarray(choices.placement, np.int64)[roots]
-    keys = np.asarray(op_keys(params, jnp.asarray(choices.priority)))[roots]
-    order = decoded(kernels, machine, placement, keys)
+    keys = np.asarray(op_keys(instance, jnp.asarray(choices.priority)))[roots]
+    order = order_of_keys(kernels, machine, placement, keys, "urgent")
     return Plan.from_order(kernels, machine, placement, order, method="go", seconds=0.0, evaluations=1, seed=0)
-
-
-def decoded(graph: ComputationGraph, problem: Problem, placement: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Decodes keys `[n]` into an order, each transfer before the first op that waits for it: `[m]` node ids."""
-    a = graph.arrays
-    sends = np.zeros((a.num_tensors, problem.devices), keys.dtype)
-    np.maximum.at(sends, (a.use_tensor, placement[a.use_op]), keys[a.use_op])
-    return decode(graph, problem, placement, keys, sends)
 
 
 def milliseconds(figures: Figures | None) -> str:
@@ -189,10 +182,14 @@ def fusion(settings: Settings) -> Iterator[Table]:
     yield settings.measurements.table("Fusion on training steps of the zoo", HOW, table, notes=notes, summary=summary)
 
 
-def _plan_features(policy: FusingPolicy, params: CompileParams) -> PlanFeatures:
+def _plan_features(policy: FusingPolicy, instance: CompileInstance) -> PlanFeatures:
     """Simulates the schedule of the instance's start; returns an empty one if the policy does not observe it."""
     network = policy.config.network
-    return observe(params, params.start, network.tasks).plan_features if network.plan_features else no_features(params)
+    return (
+        observe(instance, instance.start, network.tasks).plan_features
+        if network.plan_features
+        else no_features(instance)
+    )
 
 
 def _programs(count: int, *, small: bool) -> list[str]:

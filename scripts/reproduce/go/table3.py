@@ -29,7 +29,7 @@ from graphrl.costs.fusion.exact import Fusion
 from graphrl.costs.fusion.problem import FusionProblem, fusion_problem
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.features import no_features
-from graphrl.envs.compile.generator import Choices, CompileParams, fusion_sizes
+from graphrl.envs.compile.generator import Choices, CompileInstance, fusion_sizes
 from graphrl.envs.compile.observation import observe
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.padding import common_sizes
@@ -164,13 +164,13 @@ def _learned(settings: Settings, problem: FusionProblem, seed: int) -> Figures:
     return {"value": _after_updates(problem, _start(xla_like(problem)), seed).seconds}
 
 
-def _after_updates(problem: FusionProblem, instance: CompileParams, seed: int) -> Fusion:
+def _after_updates(problem: FusionProblem, instance: CompileInstance, seed: int) -> Fusion:
     """Returns the best plan drawn during updates of an untrained policy on an instance."""
     policy = untrained(FusingPolicy, settings_of("fusion"), seed)
     return fused(problem, fine_tune(policy.config, policy.params, instance, jax.random.key(seed), UPDATES)[1])
 
 
-def _start(fusion: Fusion) -> CompileParams:
+def _start(fusion: Fusion) -> CompileInstance:
     return initial(fusion, ONE_DEVICE, settings_of("fusion"))
 
 
@@ -199,7 +199,7 @@ def _programs(most_ops: int) -> list[FusionProblem]:
 class Target(NamedTuple):
     """A program to imitate: its instance, choices and their weights."""
 
-    instance: CompileParams
+    instance: CompileInstance
     inlined: np.ndarray  # [n] int32, the final choices of `flips`
     weight: np.ndarray  # [n] float32, their sum is 1
 

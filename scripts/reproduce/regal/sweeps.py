@@ -25,7 +25,7 @@ from graphrl.agents.regal.network import Policy, choose_action, networks, tiny_i
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Row
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, instances, observe
+from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instances, observe
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
@@ -190,12 +190,12 @@ def _proposing(policy: Policy, graph: ComputationGraph) -> float:
     return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))
 
 
-def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
     del batch, steps
     return Policy.initial(config, key)
 
 
-def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
     """Trains a policy by evolution; returns the fittest of the last generation."""
     init_all = jax.vmap(networks(config).policy.init, (0, None))
     population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
@@ -204,7 +204,7 @@ def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalParams, st
     return fittest
 
 
-def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalParams, steps: int) -> Any:
+def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
     functions = on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
     state = functions.init(key)
     for step in range(steps):
@@ -217,7 +217,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
     config, graphs, steps = _training(settings)
 
     def make() -> Policy:
-        batch = jax.tree.map(np.asarray, instances(load_graphs([graphs]), None, config.hint_for))
+        batch = jax.tree.map(np.asarray, make_instances(load_graphs([graphs]), None, config.hint_for))
         params = way(config, jax.random.key(seed), batch, steps)
         return Policy(config, jax.tree.map(np.asarray, params), name)
 
@@ -234,7 +234,7 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalParams) -> tuple[Any, Any]:
+def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalInstance) -> tuple[Any, Any]:
     """Runs one generation: returns the fittest of a population `[m, ...]`, and the next population."""
     play_key, evolve_key = jax.random.split(key)
     graphs = batch.nodes.shape[0]
@@ -244,7 +244,7 @@ def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: Pro
     return fittest, next_generation(EVOLUTION, evolve_key, Population(population, None), fitness)[0].networks
 
 
-def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalParams) -> jax.Array:
+def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalInstance) -> jax.Array:
     """Computes the reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)

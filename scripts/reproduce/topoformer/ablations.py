@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 
 from graphrl.agents.topoformer.network import Policy, priorities
-from graphrl.envs.ordering import instances
+from graphrl.envs.ordering import make_instances
 from graphrl.errors import GraphrlError
 from graphrl.files import quote_path
 from graphrl.graphs.datasets.families import sample
@@ -192,11 +192,11 @@ def inference(settings: Settings) -> Iterator[Table]:
 
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
     network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
-    batch = instances([graph])
+    batch = make_instances([graph])
     first = call_seconds(_solving(graph, DECODED["greedy"], settings))
     greedy, sampled, beam = (median_seconds(_solving(graph, method, settings)) for method in DECODED.values())
     return Measured(
-        median_seconds(lambda: instances([graph])),
+        median_seconds(lambda: make_instances([graph])),
         median_seconds(lambda: jax.block_until_ready(network(batch))),
         greedy,
         sampled,
