@@ -20,7 +20,7 @@ class _KeyedState(NamedTuple):
     state: Any
 
 
-def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
+def to_jumanji(env: Environment[Any, Any, Any], instance: Any) -> Any:
     """Converts an environment with one instance to a jumanji environment: `reset(key)` and `step(state, action)`.
 
     Raises:
@@ -41,18 +41,18 @@ def to_jumanji(env: Environment[Any, Any, Any], params: Any) -> Any:
     class Jumanji(base.Environment):  # type: ignore[name-defined]
         def reset(self, key: jax.Array) -> tuple[Any, Any]:
             key, first = jax.random.split(key)
-            state, timestep = env.reset(first, params)
+            state, timestep = env.reset(first, instance)
             return _KeyedState(key, state), to_timestep(timestep, types.StepType.FIRST)
 
         def step(self, state: Any, action: Any) -> tuple[Any, Any]:
             key, now = jax.random.split(state.key)
-            inner, timestep = env.step(now, state.state, action, params)
+            inner, timestep = env.step(now, state.state, action, instance)
             kind = jnp.where(timestep.done, types.StepType.LAST, types.StepType.MID)
             return _KeyedState(key, inner), to_timestep(timestep, kind)
 
         # created eagerly: jumanji's specifications cannot be created inside jax.jit
-        observation_spec = _spec(specs, _without_none(env.observation_spec(params)))
-        action_spec = _spec(specs, env.action_spec(params))
+        observation_spec = _spec(specs, _without_none(env.observation_spec(instance)))
+        action_spec = _spec(specs, env.action_spec(instance))
         reward_spec = _spec(specs, floats(()), "reward")
         discount_spec = _spec(specs, floats((), 0, 1), "discount")
 

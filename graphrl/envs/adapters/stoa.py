@@ -16,7 +16,7 @@ class _KeyedState(NamedTuple):
     state: Any
 
 
-def to_stoa(env: Environment[Any, Any, Any], params: Any) -> Any:
+def to_stoa(env: Environment[Any, Any, Any], instance: Any) -> Any:
     """Converts to a stoa environment: `reset(key, env_params)` and `step(state, action, env_params)`.
 
     Raises:
@@ -36,23 +36,23 @@ def to_stoa(env: Environment[Any, Any, Any], params: Any) -> Any:
     class Stoa(base.Environment):  # type: ignore[name-defined]
         def reset(self, rng_key: jax.Array, env_params: Any = None) -> tuple[Any, Any]:
             key, first = jax.random.split(rng_key)
-            state, timestep = env.reset(first, params if env_params is None else env_params)
+            state, timestep = env.reset(first, instance if env_params is None else env_params)
             return _KeyedState(key, state), to_timestep(timestep, types.StepType.FIRST)
 
         def step(self, state: Any, action: Any, env_params: Any = None) -> tuple[Any, Any]:
             key, now = jax.random.split(state.rng_key)
-            inner, timestep = env.step(now, state.state, action, params if env_params is None else env_params)
+            inner, timestep = env.step(now, state.state, action, instance if env_params is None else env_params)
             ended = jnp.where(timestep.terminated, types.StepType.TERMINATED, types.StepType.TRUNCATED)
             return _KeyedState(key, inner), to_timestep(timestep, jnp.where(timestep.done, ended, types.StepType.MID))
 
         def observation_space(self, env_params: Any = None) -> Any:
-            return space(env.observation_spec(params if env_params is None else env_params))
+            return space(env.observation_spec(instance if env_params is None else env_params))
 
         def action_space(self, env_params: Any = None) -> Any:
-            return space(env.action_spec(params if env_params is None else env_params))
+            return space(env.action_spec(instance if env_params is None else env_params))
 
         def state_space(self, env_params: Any = None) -> Any:
-            shapes = jax.eval_shape(env.reset, jax.random.key(0), params if env_params is None else env_params)[0]
+            shapes = jax.eval_shape(env.reset, jax.random.key(0), instance if env_params is None else env_params)[0]
             numbers = [x for x in jax.tree.leaves(shapes) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
             return spaces.DictSpace({str(i): spaces.ArraySpace(x.shape, x.dtype) for i, x in enumerate(numbers)})
 
