@@ -1,5 +1,6 @@
 """Converts environments to gymnasium's interface: one episode at a time, or many in one compiled call."""
 
+import contextlib
 import copy
 import dataclasses
 import io
@@ -14,7 +15,9 @@ from graphrl.envs.adapters.common import Flattened, as_dictionaries, bounds, cho
 from graphrl.envs.base import FINAL, AutoReset, Environment
 from graphrl.envs.registry import make
 from graphrl.envs.specs import ArraySpec, SpecError, validate
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, PlanError
+
+_BLANK = 480, 640  # pixels of a picture without a plan
 
 
 def to_gymnasium(
@@ -89,7 +92,9 @@ def to_gymnasium(
             if render_mode is None or self._shown is None:
                 return None
             drawing: Any = env
-            return _pixels(drawing.render(model, instance, self._shown[0]))
+            with contextlib.suppress(PlanError):
+                return _pixels(drawing.render(model, instance, self._shown[0]))
+            return np.full((*_BLANK, 3), 255, np.uint8)  # nothing is decided yet
 
         def __reduce__(self) -> Any:
             again = {"flat": flat, "model": model, "render_mode": render_mode}
