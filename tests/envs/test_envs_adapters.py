@@ -20,7 +20,6 @@ from graphrl.envs.base import Environment
 from graphrl.envs.ordering import OrderingEnv, OrderingInstance
 from graphrl.envs.ordering import make_instance as ordering_instance
 from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instance
-from graphrl.envs.registry import register_in_gymnasium
 from graphrl.errors import GraphrlError
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
@@ -365,7 +364,7 @@ def test_a_vector_environment_equals_its_environments_one_by_one(flat: bool) -> 
 
 def test_gymnasium_makes_environments_by_id_and_draws_them() -> None:
     gymnasium = pytest.importorskip("gymnasium")
-    register_in_gymnasium()
+    adapters.register_in_gymnasium()
     env = gymnasium.make("graphrl/Ordering-v0", model=ORDERED, render_mode="rgb_array")
     env.reset(seed=0)
     blank = env.render()
@@ -404,7 +403,7 @@ def test_maskable_ppo_learns_without_a_wrapper() -> None:
     """With the real package, where it is installed (it needs torch)."""
     sb3 = pytest.importorskip("sb3_contrib")
     gymnasium = pytest.importorskip("gymnasium")
-    register_in_gymnasium()
+    adapters.register_in_gymnasium()
     env = gymnasium.make("graphrl/Ordering-v0", model=ORDERED)
     agent = sb3.MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=64, seed=0).learn(192)
     observation, _ = env.reset(seed=0)

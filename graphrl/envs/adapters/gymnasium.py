@@ -13,7 +13,7 @@ import numpy as np
 
 from graphrl.envs.adapters.common import Flattened, as_dictionaries, bounds, choices, import_library, map_spec
 from graphrl.envs.base import FINAL, AutoReset, Environment
-from graphrl.envs.registry import make
+from graphrl.envs.registry import make, registered
 from graphrl.envs.specs import ArraySpec, SpecError, validate
 from graphrl.errors import GraphrlError, PlanError
 
@@ -197,6 +197,22 @@ def make_gymnasium_vector(env_id: str, models: Any, num_envs: int = 1, *, flat: 
     instances = env.instances(models)
     index = jnp.arange(num_envs) % jax.tree.leaves(instances)[0].shape[0]
     return to_gymnasium_vector(env, jax.tree.map(lambda leaf: leaf[index], instances), flat=flat)
+
+
+def register_in_gymnasium() -> None:
+    """Registers the environments in gymnasium, as "graphrl/Ordering-v0" and so on, for `gymnasium.make` and `make_vec`.
+
+    Raises:
+      GraphrlError: gymnasium is not installed.
+    """
+    gymnasium = import_library("gymnasium", "gymnasium")
+    for id in registered():
+        gymnasium.register(
+            f"graphrl/{id}",
+            entry_point="graphrl.envs.adapters.gymnasium:make_gymnasium",
+            vector_entry_point="graphrl.envs.adapters.gymnasium:make_gymnasium_vector",
+            kwargs={"env_id": id},
+        )
 
 
 class _Programs(NamedTuple):
