@@ -80,10 +80,12 @@ def evaluate(
     def on_host() -> DeviceCosts:
         seconds = transfer_seconds(graph, problem)
         rows = steps if orders else 0
-        costs = host_costs(graph, decisions, problem, seconds, rows, makespan=makespan, memory=memory, ops=orders)
+        latest, peaks, events, end, _ = host_costs(
+            graph, decisions, problem, seconds, rows, makespan=makespan, memory=memory, ops=orders
+        )
         if not orders:
-            costs = (*costs[:2], jnp.zeros((steps, g, p), jnp.int32), jnp.zeros((n, g, p), jnp.float32))
-        return DeviceCosts(*costs[:4])
+            events, end = jnp.zeros((steps, g, p), jnp.int32), jnp.zeros((n, g, p), jnp.float32)
+        return DeviceCosts(latest, peaks, events, end)
 
     def by(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
         def costs() -> DeviceCosts:
