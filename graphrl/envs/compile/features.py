@@ -2,9 +2,9 @@
 
 `schedule_features` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times.
 They show the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter.
-Memory is linear in n d; so is time, except for sorting and one scan along the uses. On CPUs a compiled function computes
-them (`compiled_features.py`). `schedule_features_on_host` computes the same in NumPy, without compiling a program for
-each size.
+Memory is linear in n d; so is time, except for sorting and one scan along the uses. On CPUs a compiled function takes
+its place (`compiled_features.py`). `schedule_features_on_host` computes the same in NumPy, without compiling a program
+for each size.
 
 `load_features` is for pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to
 another device. They show the policy which device limits the plan, the cost of an op's tensors on other devices, and
