@@ -150,7 +150,7 @@ def _write_features(call: int, item: int, memory: int) -> None:
     size_n, d = size(like, -3), size(like, -2)
     times = matrix(data(result(call, TIMES)) + 4 * item * size_n * OP_TIMES, size_n, integer(OP_TIMES), F32)
     pairs = matrix(data(like) + 4 * item * size_n * d * DEVICE_TIMES, size_n * d, integer(DEVICE_TIMES), F32)
-    n = max(0, min(size_n, load_int(part_of(call, NUM_OPS, integer(0), item, like))))
+    n = max(0, min(size_n, _load_int(part_of(call, NUM_OPS, integer(0), item, like))))
     s = _schedule_at(memory, n, _count_edges(call), d)
     for v in range(n, size_n):
         for k in range(OP_TIMES):
@@ -167,7 +167,7 @@ def _write_features(call: int, item: int, memory: int) -> None:
 
 
 @inlined
-def load_int(address: int) -> int:
+def _load_int(address: int) -> int:
     return integer(array(address, integer(1), I32)[0])
 
 
