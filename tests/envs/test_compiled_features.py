@@ -65,7 +65,7 @@ def test_runs_are_the_same(transfer: Transfer, sends: Sends, monkeypatch: pytest
 
     def of_all() -> reward.Run:
         def one(params: CompileParams, chosen: Choices) -> reward.Run:
-            return reward.run.__wrapped__(params, reward.possible_choices(params, chosen), sends)
+            return reward.run.__wrapped__(params, reward.possible_choices(params, chosen), sends)  # type: ignore[attr-defined]
 
         results = jax.jit(jax.vmap(jax.vmap(one, (None, 0))))(instances, choices)
         return results._replace(graph=None)

@@ -145,7 +145,7 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
             chosen[task][op] = previous
 
 
-Batch = dict[str, Any]  # for each transfer model `CompileParams`, or an `ImitationTarget`, with a leading axis g
+Batch = dict[Transfer, Any]  # for each transfer model `CompileParams`, or an `ImitationTarget`, with a leading axis g
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:

@@ -155,7 +155,7 @@ def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> 
     if lanes.transfer_keys is None:
         candidates = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
     else:
-        candidates = Decisions(*lanes)
+        candidates = Decisions(lanes.placement, lanes.op_keys, lanes.transfer_keys)
     costs = measured(graph, candidates, problem)
     n, g, p = costs.end.shape
     place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
