@@ -103,9 +103,8 @@ def test_pace_is_that_of_work_without_compiling() -> None:
 def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling() -> None:
     """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
-    observer = _Progress(
-        Schedule(20, validate_every=10), time.pace(), lambda _, text: shown.append(text.split(";")[0].split(",")[0])
-    )
+    schedule = Schedule(20, validate_every=10)
+    observer = _Progress(schedule, time.pace(), lambda *row: shown.append(row[-1]), "score")
     time.pass_by(100, 80)
     observer.validation(0, {"score": 1.0})
     for step in range(1, 21):

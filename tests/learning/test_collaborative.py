@@ -59,7 +59,7 @@ def run(
 
 def test_a_generation_counts_and_remembers_every_roll_out() -> None:
     state, (metrics, _) = run(EGRL, 2)
-    assert metrics["evaluations"] == 22
+    assert metrics["env_steps"] == 22
     assert int(state.evaluations) == 44
     replay = state.learners.replay  # type: ignore[union-attr]
     assert int(replay.current_index) == 44

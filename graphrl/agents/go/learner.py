@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.config import SENDS, GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
@@ -35,7 +34,6 @@ from graphrl.learning import learner as learning
 from graphrl.learning import ppo
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo.settings import likeliest, sample
-from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 
 MAX_GAIN = 2.0  # maximum gain of a change, percent of the makespan
@@ -226,7 +224,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
     Returns:
       The new state, and means of `ppo.learn`'s metrics, with "best": the percent by which the best plan of the last
-      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "gradient_norm".
+      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "grad_norm".
     """
     if settings.learning == "imitation":
         return _imitate(settings, state, batch)
@@ -238,7 +236,8 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         carry = state, jax.vmap(partial(_initial_state, settings))(instances)
         (state, _), metrics = jax.lax.scan(partial(_round, settings), carry, keys)
         each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
-    return state, _mean(each)
+    steps = each[0]["env_steps"] * settings.rounds * len(each)
+    return state, _mean(each) | {"env_steps": steps}
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
@@ -248,11 +247,11 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = partial(imitation_loss, policy, params["policy"], settings.network.tasks)
         losses = jnp.concatenate([jax.vmap(of_graph)(targets) for targets in batch.values()])
-        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
+        return losses.mean() / learning.device_count(), {"loss": learning.mean(losses)}
 
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
-    optimiser = learning.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
-    state, metrics["gradient_norm"] = learning.descend(optimiser, state, gradient)
+    optimiser = learning.optimiser(settings.ppo.learning_rate, settings.ppo.max_grad_norm)
+    state, metrics["grad_norm"] = learning.descend(optimiser, state, gradient)
     return state, metrics
 
 
@@ -303,17 +302,11 @@ def fine_tune(
 def _fine_tune(
     settings: GoSettings, policy: Any, best_state: _RoundState, key: jax.Array, updates: int
 ) -> tuple[LearnerState, _RoundState]:
-    def all_rounds(policy: Any, key: jax.Array, best_state: _RoundState) -> tuple[LearnerState, _RoundState]:
-        init_key, play_key = jax.random.split(key)
-        carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
-        keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
-        state, best_state = jax.lax.scan(partial(_round, settings), carry, keys)[0]
-        return state, jax.tree.map(lambda leaf: leaf[0], best_state)
-
-    one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
-    return jax.shard_map(all_rounds, mesh=one, in_specs=no_axis, out_specs=no_axis, check_vma=False)(
-        policy, key, best_state
-    )
+    init_key, play_key = jax.random.split(key)
+    carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
+    keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
+    state, best_state = jax.lax.scan(partial(_round, settings), carry, keys)[0]
+    return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
 
 def gain(reward: jax.Array) -> jax.Array:
