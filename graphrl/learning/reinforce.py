@@ -75,8 +75,9 @@ def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array
     where A = (reward - baseline) / deviation, and c is the batch's mean number of choices per graph. With this
     constant, one learning rate and one entropy weight suit graphs of all sizes. The sum over choices, and with it the
     direction of the policy's gradient, is the paper's. Deviations from the paper: advantages are divided by their root
-    mean square over the whole batch and clipped (rewards of BRKGA differ by a few percent, and by less as learning progresses); an entropy bonus; the
-    baseline may be the mean reward of the graph's other actions, which is unbiased as well.
+    mean square over the whole batch and clipped (rewards of BRKGA differ by a few percent, and by less as learning
+    progresses); an entropy bonus; the baseline may be the mean reward of the graph's other actions, which is unbiased
+    as well.
 
     Args:
       batch: this device's graphs.

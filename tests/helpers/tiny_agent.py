@@ -14,7 +14,7 @@ import optax
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning.learner import Learner, LearnerState, device_count, keys, mean, sum_devices
+from graphrl.learning.learner import Learner, LearnerState, count, device_count, keys, mean, sum_devices
 from graphrl.training.agent import Agent, Policy
 from graphrl.training.config import RunConfig, Schedule, parsed
 from graphrl.training.data import DataConfig
@@ -69,7 +69,8 @@ def tiny_learner(config: TinyConfig) -> Learner:
         if config.poisoned is not None:
             value = jnp.where(state.step + 1 == config.poisoned, jnp.nan, value)
         changes, moments = optimiser.update(gradient, state.optimiser)
-        return LearnerState(optax.apply_updates(state.params, changes), moments, state.step + 1), {"loss": value}
+        state = LearnerState(optax.apply_updates(state.params, changes), moments, state.step + 1)
+        return state, {"loss": value, "env_steps": count(batch["target"])}
 
     def evaluate(params: Any, key: jax.Array, batch: Any) -> dict[str, jax.Array]:
         return {"negative_error": -mean((guess(params, batch) - batch["target"]) ** 2)}

@@ -1,5 +1,6 @@
-"""Learners as free functions: every agent's updates and evaluations under `jit` and `vmap`, without a mesh and with; and
-the names of their metrics, which docs/reference/metrics.md lists.
+"""Learners as free functions: every agent's updates and evaluations under `jit` and `vmap`, without a mesh and with.
+
+And the names of their metrics, which docs/reference/metrics.md lists.
 """
 
 import re
@@ -17,7 +18,15 @@ from graphrl.training.config import parsed
 from graphrl.training.run import run_config, run_data
 
 GRAPHS = ("data.train=layered:10x4@100", "data.validation=layered:10x4@50", "data.graphs=2", "data.buckets=1")
-GO = (*GRAPHS, "agent.transfers=link", "agent.samples=2", "agent.network.width=8", "agent.network.heads=2", "agent.ppo.environments=4", "agent.rounds=1")
+GO = (
+    *GRAPHS,
+    "agent.transfers=link",
+    "agent.samples=2",
+    "agent.network.width=8",
+    "agent.network.heads=2",
+    "agent.ppo.environments=4",
+    "agent.rounds=1",
+)
 EGRL = ("data.train=zoo:mobilenet/inference/b1/jaxpr", "data.graphs=1", "agent.width=4", "agent.encoder=means")
 SETTINGS = {
     "regal": (*GRAPHS, "agent.evaluations=100", "agent.width=8", "agent.actions=2"),
@@ -25,7 +34,14 @@ SETTINGS = {
     "go": GO,
     "go imitation": (*GO, "agent.learning=imitation", "agent.stops=1"),
     "egrl": (*EGRL, "agent.learning=ppo", "agent.samples=4"),
-    "egrl search": (*EGRL, "agent.variant=egrl", "agent.learning=search", "agent.population=4", "agent.boltzmann=0.25", "agent.replay=1000"),
+    "egrl search": (
+        *EGRL,
+        "agent.variant=egrl",
+        "agent.learning=search",
+        "agent.population=4",
+        "agent.boltzmann=0.25",
+        "agent.replay=1000",
+    ),
 }
 KEYS = jax.random.split(jax.random.key(0), 3)
 
