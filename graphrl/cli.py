@@ -21,6 +21,7 @@ from graphrl.signals import interrupt_on_signals
 COMMANDS = {
     "train": "train an agent, or resume its training",
     "evaluate": "compare a trained agent with classical methods on held-out graphs",
+    "plot": "draw learning curves of training runs, with intervals over seeds",
     "bench": "measure steps, orders, plans and maps a second on this machine",
     "optimize": "search for a plan of a model: a device for each op, and an order",
     "compare": "compare methods on many graphs at equal budget",

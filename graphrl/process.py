@@ -1,14 +1,11 @@
-"""This process: its cores, its garbage collector, its memory maps, its cache of compiled programs, and its version."""
+"""This process: its cores, its garbage collector, its memory maps, and the version of graphrl that it runs."""
 
 import contextlib
 import gc
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-
-from graphrl.files import cache_folder
 
 _MAPS, _MAX_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _LOCK = threading.Lock()
@@ -40,28 +37,6 @@ def pause_gc() -> Iterator[None]:
                 _CONTEXTS.remove(context)
                 if not _CONTEXTS:
                     gc.enable()
-
-
-def enable_compilation_cache() -> None:
-    """Enables JAX's persistent compilation cache for this process and its children, unless the user has chosen a folder.
-
-    The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Commands and `graphrl.training` call
-    this; other functions leave it to the program that imports them. JAX itself is not imported: not every search needs
-    it. JAX_ENABLE_COMPILATION_CACHE=0 turns the cache off. If the folder cannot be written, programs are compiled again
-    in each process.
-    """
-    folder, seconds = str(cache_folder("jax")), "0.2"
-    if "jax" not in sys.modules:
-        if os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder) == folder:
-            os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", seconds)
-        return
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", float(seconds))
-        compilation_cache.reset_cache()  # a program may have been compiled without it
 
 
 def installed_version() -> str | None:

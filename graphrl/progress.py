@@ -162,7 +162,9 @@ def _terminal_bar(total: int, done: int, text: str) -> Iterator[tuple[Show, Call
         MofNCompleteColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    shown = Console(stderr=True)
+    # rich would print a standard output that goes to a file or a pipe on the terminal
+    with Progress(*columns, console=shown, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(text, total=total, completed=done)
         plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
         yield (

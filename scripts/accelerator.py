@@ -10,6 +10,7 @@ compiles with little effort: this only tests whether everything works.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
 SECTIONS = {
     "costs": "device twins against the exact costs: the greatest difference",
     "rollouts": "episodes a second of the four environments, 64 to 16,384 in parallel",
@@ -28,7 +30,9 @@ AGENTS = "regal", "topoformer", "go", "egrl"
 EXAMPLES = """examples:
   python scripts/accelerator.py
   python scripts/accelerator.py --wheels wheels --sections costs,rollouts --seconds 240
-  python scripts/accelerator.py --platform cpu --seconds 60 --output out/accelerator.md"""
+  python scripts/accelerator.py --platform cpu --seconds 60 --output out/accelerator.md
+  python scripts/accelerator.py --compile-only --target h100
+      compile every program for a GPU that is not there: memory, kernels and roofline seconds"""
 
 
 def main() -> None:
@@ -41,17 +45,27 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    page = ROOT / "docs" / "results" / "accelerator.md"
     parser.add_argument("--platform", choices=("gpu", "tpu", "cpu"), default="gpu", help="(default: gpu)")
     parser.add_argument("--seconds", type=float, default=480.0, metavar="S", help="for everything (default: 480)")
     parser.add_argument("--sections", default=",".join(SECTIONS), metavar="NAME,...", help="(default: all)")
+    parser.add_argument(
+        "--compile-only", action="store_true", help="only compile, for the --target: it need not be there"
+    )
+    parser.add_argument("--target", choices=("h100", "h200", "tpu-v5e"), help="of --compile-only (default: h100)")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="with wheels of missing packages")
-    parser.add_argument("--output", type=Path, default=page, metavar="FILE.md", help=f"(default: {page.name} of docs)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.md", help="(default: accelerator.md or compiled-TARGET.md of docs/results)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     for argument in sys.argv[1:]:
         if argument.endswith("=--"):  # argparse would give an empty list
             parser.error(f"argument {argument[:-3]}: '--' is no value")
     args = parser.parse_args()
+    if args.target and not args.compile_only:
+        parser.error("--target goes with --compile-only")
+    args.target, args.small = args.target or "h100", args.seconds < 240
+    if args.output is None:
+        args.output = RESULTS / (f"compiled-{args.target}.md" if args.compile_only else "accelerator.md")
     args.sections = tuple(args.sections.split(","))
     known = [*SECTIONS, *(f"training:{agent}" for agent in AGENTS)]
     for name in args.sections:
@@ -70,6 +84,11 @@ def main() -> None:
             sys.path.insert(0, folder)
         sys.path.append(str(ROOT))
         try:
+            if args.compile_only:
+                os.environ["JAX_PLATFORMS"] = "cpu"  # else jax leaves out the compiler of a GPU that it does not find
+                from reproduce.accelerator.compiled import run as compile_only
+
+                sys.exit(compile_only(args))
             from reproduce.accelerator.run import run
         except ModuleNotFoundError as error:
             sys.exit(f"accelerator: the package {error.name} is missing: name the folder of its wheel: --wheels FOLDER")

@@ -22,9 +22,8 @@ import graphrl
 from graphrl.commands.parser import Parser
 from graphrl.commands.progress import progress_bar
 from graphrl.compare.report import markdown
-from graphrl.files import write_atomically
+from graphrl.files import enable_compilation_cache, write_atomically
 from graphrl.graphs.datasets import zoo
-from graphrl.process import enable_compilation_cache
 from graphrl.units import format_bytes, format_objective, format_seconds
 
 LIGHT_RESNET50 = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"

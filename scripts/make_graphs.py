@@ -95,8 +95,8 @@ def _samples(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Samp
 
 
 def _with_room(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Sample]:
+    from graphrl.files import enable_compilation_cache
     from graphrl.graphs.padding import common_sizes
-    from graphrl.process import enable_compilation_cache
     from graphrl.solvers.chromosomes.room_filter import room_to_improve
 
     enable_compilation_cache()

@@ -19,10 +19,9 @@ import graphrl
 from graphrl.cli import main as run_command
 from graphrl.colours import COLOURS, FAINT, GREY, GRID, TEXT, WORSE
 from graphrl.commands.parser import Parser
-from graphrl.files import write_atomically
+from graphrl.files import enable_compilation_cache, write_atomically
 from graphrl.graphs.datasets.sets import load_graph
 from graphrl.plan.plot import Picture, draw_lanes
-from graphrl.process import enable_compilation_cache
 from graphrl.units import time_unit
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,8 +13,7 @@ from typing import Any
 
 import graphrl
 from graphrl.commands.parser import Parser
-from graphrl.files import write_atomically
-from graphrl.process import enable_compilation_cache
+from graphrl.files import enable_compilation_cache, write_atomically
 from graphrl.progress import progress
 
 ORDERS = (

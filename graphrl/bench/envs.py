@@ -1,123 +1,195 @@
-"""Throughput of an environment: proposals evaluated per second, for each number of parallel environments.
+"""Environments to measure: their instances, and the policies that choose actions.
 
-The step of `Proposal-v0`, vmapped and compiled as in a learner, is compared with BRKGA (`run_batch`) on the same graphs
-with the same proposals. A step must not be slower than that.
+Options are the environments' defaults. A batch has up to `MAX_GRAPHS` different graphs; further environments repeat
+them.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
-from graphrl.bench.cases import DEVICES, PARAMETERS, Settings, problem, random_graphs
-from graphrl.bench.report import Table
-from graphrl.bench.timing import Bench, Prepared, Program, Sample, Timed, Timing, mapped_program, repeated_calls
-from graphrl.envs import specs
-from graphrl.envs.proposal import ProposalEnv, ProposalParams, State, gene_choices, instances, to_beta_table
-from graphrl.solvers.chromosomes.brkga import run_batch
+from graphrl.agents.egrl.domain import layers
+from graphrl.agents.egrl.domain import observe as observe_layers
+from graphrl.agents.egrl.network import Policy as EgrlPolicy
+from graphrl.agents.egrl.network import networks as egrl_networks
+from graphrl.agents.go.network import Policy as GoPolicy
+from graphrl.agents.go.network import networks as go_networks
+from graphrl.agents.regal.network import Policy as RegalPolicy
+from graphrl.agents.regal.network import choose_action
+from graphrl.agents.regal.network import networks as regal_networks
+from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
+from graphrl.agents.topoformer.network import priorities
+from graphrl.bench.cases import random_graphs
+from graphrl.costs.maps.chip import NNP_I
+from graphrl.costs.maps.problem import MapProblem, map_problem
+from graphrl.costs.problem import Problem
+from graphrl.envs import memory_map, ordering, proposal, specs
+from graphrl.envs.compile import generator
+from graphrl.envs.registry import make
+from graphrl.errors import GraphrlError, suggest
+from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.learning.ppo.settings import sample
 
-ENV = "Proposal-v0"
-MAX_ENVS = 1 << 16
+MAX_GRAPHS = 64
+MAX_OPS_OF_GRAPHS = 1 << 15  # ops of all different graphs: features of pairs of ops take memory and time
+RESETS = 4  # different graphs where a reset is a search
+NEAR = 0.3  # greatest relative difference between a workload's number of ops and the requested one
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EnvRow(Timing):
-    """A table row: the measured step rate of parallel environments."""
-
-    env: str  # environment id
-    n: int  # number of ops in each graph
-    envs: int  # number of parallel environments, one graph each
-    evaluations: int  # number of solutions that BRKGA decodes and costs for one proposal
-    population: int
-    devices: int  # number of devices in the problem
-    transfer: str
-    objective: str
-    proposals_per_s: float  # environment steps per second, from the median time
-    evaluations_per_s: float
-    ratio_to_batch: float  # `proposals_per_s` / the rate of `run_batch` on the same graphs
-
-
-def _programs(settings: Settings, n: int, envs: int, mesh: Mesh, first: bool) -> Prepared:
-    """Compiles environment steps under the first transfer model of the settings; `run_batch` is the yardstick."""
-    env = ProposalEnv(problem("makespan", settings.transfers[0]), settings.evaluations, PARAMETERS)
-    params = instances(random_graphs(n, envs, settings.seed))
-    steps = _steps(env, params, mesh, settings.seed)
-    return Prepared({"steps": steps}, _batches(env, params, mesh, settings.seed))
+PolicyName = Literal["random", "network"]
 
 
-def _drawn(env: ProposalEnv, params: ProposalParams, seed: int) -> tuple[jax.Array, jax.Array]:
-    """Draws a key and a random action for every environment: `[g]` typed keys and `[g, n, d + 1]` int32."""
-    keys = jax.random.split(jax.random.key(seed), params.nodes.shape[0])
-    spec = env.action_spec(jax.tree.map(lambda x: x[0], params))
-    return keys, jax.vmap(lambda key: specs.sample(spec, key))(keys)
+class Policy(NamedTuple):
+    """Chooses the actions of a batch of g environments."""
+
+    prepare: Callable[[jax.Array, Any, Any], Any]  # keys [g], parameters of `Instances` -> state, once an episode
+    act: Callable[[jax.Array, Any, Any], Any]  # keys [g], that state, observations -> actions
 
 
-def _steps(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Program:
-    """Compiles one step of all environments; every run repeats it from the same state with the same actions."""
-    keys, actions = _drawn(env, params, seed)
-    state = State(keys, jnp.ones(len(keys), jnp.float32))
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """Problem instances of an environment, all padded to one size."""
 
-    def rewards(*arguments: Any) -> jax.Array:
-        return jax.vmap(env.step)(*arguments)[1].reward
-
-    return mapped_program(rewards, (keys, state, actions, params), mesh, len(keys))
-
-
-def _batches(env: ProposalEnv, params: ProposalParams, mesh: Mesh, seed: int) -> Callable[[int], Sample]:
-    """Returns a function that times repeated `run_batch` calls with the same keys, graphs and proposals."""
-    keys, actions = _drawn(env, params, seed)
-    sizes, coding = params.graph.sizes, env.distributions
-    choice = jax.vmap(lambda action: gene_choices(action, coding, sizes, env.problem.devices))(actions)
-    table = to_beta_table(choice.T, coding)
-
-    arguments = keys, params.graph, env.problem, env.parameters, env.evaluations, table
-    return repeated_calls(functools.partial(run_batch, mesh=mesh), arguments, len(keys))
+    env: Any
+    params: Any  # leading axis g
+    network_params: Any  # what the network sees of an instance besides, leading axis g; () if nothing
+    ops: int  # of each graph
+    episode: int  # steps of an episode
 
 
-def _row(settings: Settings, timed: Timed, fields: dict[str, Any]) -> EnvRow:
-    evaluations = PARAMETERS.generations(settings.evaluations) * PARAMETERS.offspring
-    return EnvRow(
-        env=ENV,
-        n=timed.ops,
-        envs=timed.number,
-        evaluations=evaluations,
-        population=PARAMETERS.population,
-        devices=DEVICES,
-        transfer=settings.transfers[0],
-        objective="makespan",
-        proposals_per_s=timed.rate,
-        evaluations_per_s=timed.rate * evaluations,
-        ratio_to_batch=timed.ratio,
-        **fields,
-    )
+class Rollouts(NamedTuple):
+    """How rollouts of an environment are made."""
+
+    instances: Callable[[Any, int, int, int], Instances]  # environment, number of ops, of graphs, seed
+    network: Callable[[Any, int], Policy]  # environment, seed of the parameters -> the policy of an untrained network
+    agent: str  # whose network it is
+    is_once: bool = False  # True if the network is called once an episode, so that whole episodes are measured
 
 
-ENVS = Bench(
-    option="envs",
-    what="env",
-    unit="environment",
-    largest=MAX_ENVS,
-    prepare=_programs,
-    row=_row,
-    table=Table(
-        heading=lambda row: (
-            f"{row.env}: proposals evaluated a second ({row.evaluations:,} evaluations each, {row.transfer})"
-        ),
-        columns={
-            "ops": lambda row: f"{row.n:,}",
-            "envs": lambda row: f"{row.envs:,}",
-            "proposals / s": lambda row: f"{row.proposals_per_s:.3g}",
-            "evaluations / s": lambda row: f"{row.evaluations_per_s:,.0f}",
-            "/ run_batch": lambda row: f"{row.ratio_to_batch:.3g}",
-            "compile s": lambda row: f"{row.compile_s:.1f}",
-        },
-        section=lambda row: 0,
-        title=lambda row: row.env,
-        labels=("parallel environments", "proposals / s"),
-        point=lambda row: (f"{row.evaluations:,} evaluations each", f"{row.n:,} ops", row.envs, row.proposals_per_s),
-    ),
-)
+def find(id: str) -> Rollouts:
+    """Returns how rollouts of the environment with that id are made.
+
+    Raises:
+      GraphrlError: there are none; the message names those that there are.
+    """
+    if id not in ROLLOUTS:
+        raise GraphrlError(f"no environment {id!r} to measure: {suggest(id, ROLLOUTS)}")
+    return ROLLOUTS[id]
+
+
+def make_instances(id: str, ops: int, count: int, seed: int) -> Instances:
+    """Creates up to `count` different instances of an environment with about `ops` ops each."""
+    env = make(id)
+    return find(id).instances(env, ops, max(1, min(count, MAX_GRAPHS, MAX_OPS_OF_GRAPHS // ops)), seed)
+
+
+def random_policy(env: Any, params: Any) -> Policy:
+    """Creates the policy that chooses uniformly among the valid actions.
+
+    Args:
+      env: environment.
+      params: one instance, without a batch axis; only its shapes count.
+    """
+
+    def act(key: jax.Array, observation: Any) -> Any:
+        mask = getattr(observation, "action_mask", None)
+        if mask is None:
+            return specs.sample(env.action_spec(params), key)
+        leaves, structure = jax.tree.flatten(mask)
+        keys = jax.random.split(key, len(leaves))
+        return jax.tree.unflatten(structure, [_valid(*pair) for pair in zip(keys, leaves, strict=True)])
+
+    return _each_step(act)
+
+
+def _valid(key: jax.Array, mask: jax.Array) -> jax.Array:
+    """Draws one of the options that a mask `[..., o]` allows, uniformly, from one random number each: `[...]` int32."""
+    upto = jnp.cumsum(mask, -1, dtype=jnp.int32)
+    count = upto[..., -1]
+    place = jnp.floor(jax.random.uniform(key, count.shape) * count.astype(jnp.float32)).astype(jnp.int32)
+    return (upto > jnp.minimum(place, count - 1)[..., None]).argmax(-1).astype(jnp.int32)
+
+
+def _compile_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
+    params = generator.instances(random_graphs(ops, count, seed), [Problem("makespan", 2)] * count)
+    return Instances(env, params, (), ops, env.episode_steps)
+
+
+def _go(env: Any, seed: int) -> Policy:
+    settings = GoPolicy.settings()
+    params, apply = GoPolicy.initial(settings, jax.random.key(seed)), go_networks(settings.network).policy.apply
+    return _each_step(lambda key, observation: sample(key, apply(params, observation)))
+
+
+def _map_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
+    problems = map_problems(ops, count, seed)
+    hint = EgrlPolicy.settings().hint
+    return Instances(env, memory_map.instances(problems), layers(problems, hint=hint), problems[0].steps, 1)
+
+
+def map_problems(ops: int, count: int, seed: int) -> list[MapProblem]:
+    """Returns the problem of EGRL's workload that has about this number of ops, or else those of layered graphs."""
+    workloads = (make() for make in WORKLOADS.values())
+    graph = min(workloads, key=lambda graph: abs(len(graph.ops) - ops))
+    if abs(len(graph.ops) - ops) <= NEAR * ops:
+        return [map_problem(graph, NNP_I)]
+    return [map_problem(layered(ops, seed + i), NNP_I) for i in range(count)]
+
+
+def _egrl(env: Any, seed: int) -> Policy:
+    config = EgrlPolicy.settings()
+    params = EgrlPolicy.initial(config, jax.random.key(seed))
+    apply = egrl_networks(config, len(config.problem.memories)).actor.apply
+
+    def act(key: jax.Array, layer: Any, observation: Any) -> Any:
+        return sample(key, apply(params, observe_layers(layer, observation.previous)))
+
+    return Policy(lambda keys, params, layers: layers, jax.vmap(act))
+
+
+def _ordering_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
+    params = ordering.instances(random_graphs(ops, count, seed))
+    return Instances(env, params, (), ops, ops)
+
+
+def _topoformer(env: Any, seed: int) -> Policy:
+    config = TopoformerPolicy.settings()
+    params = TopoformerPolicy.initial(config, jax.random.key(seed))
+
+    def prepare(keys: jax.Array, batch: Any, _: Any) -> jax.Array:
+        # one Gumbel number an op samples a whole order: the ready op of the largest sum is next
+        values = priorities(config, params, batch)
+        return values + jax.vmap(lambda key: jax.random.gumbel(key, values.shape[1:]))(keys)
+
+    def act(keys: jax.Array, values: jax.Array, observation: Any) -> jax.Array:
+        return jnp.where(observation.action_mask, values, -jnp.inf).argmax(-1).astype(jnp.int32)
+
+    return Policy(prepare, act)
+
+
+def _proposal_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
+    return Instances(env, proposal.instances(random_graphs(ops, min(count, RESETS), seed)), (), ops, 1)
+
+
+def _regal(env: Any, seed: int) -> Policy:
+    config = dataclasses.replace(RegalPolicy.settings(), problem=env.problem, coding=env.coding)
+    params, apply = RegalPolicy.initial(config, jax.random.key(seed)), regal_networks(config).policy.apply
+    choose = functools.partial(choose_action, config)
+    return _each_step(lambda key, observation: choose(key, apply(params, observation)))
+
+
+def _each_step(act: Callable[[jax.Array, Any], Any]) -> Policy:
+    """Creates a policy of a function of one environment's key and observation."""
+    return Policy(lambda *_: (), lambda keys, _, observation: jax.vmap(act)(keys, observation))
+
+
+ROLLOUTS: Mapping[str, Rollouts] = {
+    "Ordering-v0": Rollouts(_ordering_instances, _topoformer, "topoformer", is_once=True),
+    "MemoryMap-v0": Rollouts(_map_instances, _egrl, "egrl"),
+    "Compile-v0": Rollouts(_compile_instances, _go, "go"),
+    "Proposal-v0": Rollouts(_proposal_instances, _regal, "regal"),
+}

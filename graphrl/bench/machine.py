@@ -56,6 +56,21 @@ def make_mesh(threads: int, graphs: int) -> Mesh:
     return mesh.make_mesh(graphs, devices[: mesh.most_that_share(graphs, most)])
 
 
+def free_bytes() -> int:
+    """Returns the free memory of the device that jax computes on; that of CPUs is this process's."""
+    if stats := jax.local_devices()[0].memory_stats():
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 62
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    with contextlib.suppress(OSError, ValueError):  # of a container
+        folder = Path("/sys/fs/cgroup")
+        most, used = (int((folder / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current"))
+        free = min(free, most - used)
+    return free
+
+
 def cpu_name() -> str:
     """Returns the processor's name."""
     with contextlib.suppress(OSError, StopIteration):

@@ -178,7 +178,7 @@ MAPS = Bench(
     prepare=_programs,
     row=_row,
     table=Table(
-        heading=lambda row: "Memory maps made valid and costed a second",
+        heading="Memory maps made valid and costed a second",
         columns={
             "ops": lambda row: f"{row.n:,}",
             "maps": lambda row: f"{row.maps:,}",
@@ -189,7 +189,6 @@ MAPS = Bench(
             "compile s": lambda row: f"{row.compile_s:.1f}",
         },
         section=lambda row: row.n,
-        title=lambda row: "Memory maps a second",
         labels=("maps in a batch", "maps / s"),
         point=lambda row: ("kernel", f"{row.n:,} ops", row.maps, row.maps_per_s) if row.work == KERNEL else None,
     ),

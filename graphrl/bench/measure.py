@@ -23,6 +23,7 @@ from graphrl.bench import machine
 from graphrl.bench.cases import DEVICES, PARAMETERS, Case, Row, Settings, Work
 from graphrl.bench.timing import (
     BY_GRAPH,
+    Limit,
     Log,
     Program,
     Samples,
@@ -124,8 +125,13 @@ def search_program(
 GRAPHRL, JAX = "graphrl", "pure JAX"
 
 
-def measure(settings: Settings, log: Log) -> Iterator[list[Row]]:
+def measure(settings: Settings, limit: Limit, log: Log) -> Iterator[list[Row]]:
     """Measures each case in turn, and yields graphrl's row and, for decoding on CPUs, that of pure JAX.
+
+    Args:
+      settings: settings of the run, with its cases.
+      limit: time limit of the run.
+      log: receives progress, with the title of the case (`case_title`).
 
     Raises:
       GraphrlError: the two compute different costs.
@@ -133,8 +139,13 @@ def measure(settings: Settings, log: Log) -> Iterator[list[Row]]:
     """
     with machine.pinned(settings.threads) as pinned:
         machine.configure(settings.threads)
-        for case in settings.cases():
+        for case in limit.within(list(settings.cases())):
             yield _rows(settings, case, pinned, log)
+
+
+def case_title(case: Case) -> str:
+    """Names a case in progress."""
+    return f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}"
 
 
 def _programs(work: Work, log: Log) -> dict[str, Program]:
@@ -152,7 +163,7 @@ def _rows(settings: Settings, case: Case, pinned: bool, log_line: Log) -> list[R
     """Compiles the programs of a case, compares their results, and times them in turns."""
 
     def log(text: str) -> None:
-        log_line(f"n = {case.num_ops}, {case.title}, {case.graphs} graph{'s' * (case.graphs > 1)}: {text}")
+        log_line(f"{case_title(case)}: {text}")
 
     work = Work(settings, case)
     programs = _programs(work, log)

@@ -194,7 +194,7 @@ ORDERS = Bench(
     prepare=_order_programs,
     row=_order_row,
     table=Table(
-        heading=lambda row: "Orders decoded and costed a second (layered graphs)",
+        heading="Orders decoded and costed a second (layered graphs)",
         columns={
             "ops": lambda row: f"{row.n:,}",
             "graphs": lambda row: f"{row.graphs:,}",
@@ -206,7 +206,6 @@ ORDERS = Bench(
             "compile s": lambda row: f"{row.compile_s:.1f}",
         },
         section=lambda row: (row.n, row.graphs),
-        title=lambda row: "Orders decoded and costed a second",
         labels=("graphs at once", "orders / s"),
         point=lambda row: (f"{row.n:,} ops", row.work, row.graphs, row.orders_per_s),
     ),
@@ -220,7 +219,7 @@ DECISIONS = Bench(
     prepare=_decision_programs,
     row=_decision_row,
     table=Table(
-        heading=lambda row: "GO: decisions of a graph, and updates of the policy, a second (layered graphs)",
+        heading="GO: decisions of a graph, and updates of the policy, a second (layered graphs)",
         columns={
             "ops": lambda row: f"{row.n:,}",
             "graphs": lambda row: f"{row.graphs:,}",
@@ -229,7 +228,6 @@ DECISIONS = Bench(
             "compile s": lambda row: f"{row.compile_s:.1f}",
         },
         section=lambda row: (row.n, row.graphs),
-        title=lambda row: "GO",
         labels=("graphs at once", "a second"),
         point=lambda row: (f"{row.n:,} ops", row.work, row.graphs, row.per_s),
     ),

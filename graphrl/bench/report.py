@@ -14,7 +14,8 @@ from graphrl.bench.cases import Measured, Row
 from graphrl.colours import COLOURS, GRID, MARKERS
 
 _STYLES = tuple(zip(COLOURS, MARKERS, strict=False))  # graphrl, then the yardsticks
-_MAX_COLUMNS = 3
+_WIDTH = 9  # of a column of figures
+_TEXT_WIDTHS = {"case": 29, "environment": 12, "policy": 7, "work": 18, "": 0}  # of columns of text, by name
 
 
 def json_lines(rows: Sequence[Measured]) -> str:
@@ -30,62 +31,86 @@ def title(row: Row) -> str:
     return f"{parts}, {row.transfer}" if "makespan" in parts else parts
 
 
-def machine_line(rows: Sequence[Measured]) -> str:
-    """Describes the machine and its settings in one line."""
-    first = rows[0]
+def machine_line(row: Measured | Sequence[Measured]) -> str:
+    """Describes the machine of a row, or of the first of several, and its settings in one line."""
+    first = row if isinstance(row, Measured) else row[0]
     cores = "1 thread, pinned to one core" if first.pinned else f"{first.threads} thread" + "s" * (first.threads > 1)
     clock = "CPU time" if first.clock == "cpu" else "wall time"
     return f"{first.device_kind} · {cores} · jax {first.jax} · {clock}, median of {first.repeats}"
 
 
 class Table(NamedTuple):
-    """Format of one kind of rows, as a printed table and as a picture."""
+    """Format of one kind of rows, as a table that is printed line by line, and as a picture."""
 
-    heading: Callable[[Any], str]  # first row -> heading of the printed table
+    heading: str  # of the table and of the picture
     columns: Mapping[str, Callable[[Any], str]]  # by column name: row -> text of its cell
     section: Callable[[Any], Hashable]  # row -> key; rows with equal keys form one section
-    title: Callable[[Any], str]  # first row -> title of the picture
     labels: tuple[str, str]  # labels of the picture's axes
     point: Callable[[Any], tuple[str, str, int, float] | None]  # row -> point, see `write_curves`; None: not plotted
+    panels: int = 3  # of the picture, side by side
 
-    def print(self, rows: Sequence[Measured]) -> None:
-        """Prints the rows as a table."""
-        table = make_table(f"{self.heading(rows[0])}\n{machine_line(rows)}", *self.columns)
-        for row, following in zip(rows, (*rows[1:], None), strict=True):
-            last = following is None or self.section(following) != self.section(row)
-            table.add_row(*(text(row) for text in self.columns.values()), end_section=last)
-        make_console().print(table)
+    def printer(self) -> Callable[[Sequence[Any]], None]:
+        """Returns a function that prints rows, as soon as they are measured, below the heading and the rows before."""
+        last: Any = None
+
+        def add(rows: Sequence[Any]) -> None:
+            nonlocal last
+            for row in rows:
+                if last is None:
+                    print_text(f"{self.heading}\n{machine_line(row)}", style="bold")
+                    print_text(self._line({name: name for name in self.columns}))
+                elif self.section(row) != self.section(last):
+                    print_text("")
+                print_text(self._line({name: text(row) for name, text in self.columns.items()}))
+                last = row
+
+        return add
+
+    def _line(self, cells: Mapping[str, str]) -> str:
+        """Formats a line: columns of fixed widths, since the next rows are not known yet."""
+        padded = (
+            cell.ljust(_TEXT_WIDTHS[name]) if name in _TEXT_WIDTHS else cell.rjust(max(_WIDTH, len(name)))
+            for name, cell in cells.items()
+        )
+        return "  ".join(padded).rstrip()
 
     def plot(self, rows: Sequence[Measured], file: IO[bytes]) -> None:
         """Plots the rows as curves, and writes them as PNG to the file."""
         points = [point for point in map(self.point, rows) if point is not None]
-        write_curves(f"{self.title(rows[0])}\n{machine_line(rows)}", self.labels, points, file)
+        write_curves(f"{self.heading}\n{machine_line(rows)}", self.labels, points, file, self.panels)
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Prints evaluations per second, their ratios and graphrl's compile time, then how its BRKGA runs spend time."""
-    console = make_console()
-    methods = list(dict.fromkeys(row.method for row in rows))
-    columns = *methods, *(f"/ {other}" for other in methods[1:]), "compile s"
-    table = make_table(f"Evaluations a second\n{machine_line(rows)}", "ops", "graphs", "case", *columns)
-    cases = [list(case) for _, case in itertools.groupby(rows, lambda row: (row.n, row.graphs, title(row)))]
-    for case, following in zip(cases, (*cases[1:], None), strict=True):
-        own = case[0]
-        rates = {row.method: row.evaluations_per_s for row in case}
-        figures = *map(rates.get, methods), *map(own.ratios.get, methods[1:])
-        last = following is None or following[0].n != own.n
-        table.add_row(
-            *(f"{own.n:,}", f"{own.graphs:,}", title(own), *map(_rounded, figures), f"{own.compile_s:.1f}"),
-            end_section=last,
-        )
-    console.print(table)
+SEARCH_TABLE = Table(  # a row is a case: graphrl's row and, if it was measured, that of pure JAX
+    heading="Evaluations a second",
+    columns={
+        "ops": lambda case: f"{case[0].n:,}",
+        "graphs": lambda case: f"{case[0].graphs:,}",
+        "case": lambda case: title(case[0]),
+        "graphrl": lambda case: _rounded(case[0].evaluations_per_s),
+        "pure JAX": lambda case: _rounded(case[1].evaluations_per_s if case[1:] else None),
+        "/ pure JAX": lambda case: _rounded(case[0].ratios.get("pure JAX")),
+        "compile s": lambda case: f"{case[0].compile_s:.1f}",
+    },
+    section=lambda case: case[0].n,
+    labels=("ops", "evaluations / s"),
+    point=lambda row: (f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s),
+)
+
+
+def print_shares(rows: Sequence[Row]) -> None:
+    """Prints how the BRKGA runs among the rows spend their time, and their compile time with a cache."""
     searches = [row for row in rows if row.own_share is not None]
     if searches:
         table = make_table("BRKGA runs of graphrl", "ops", "case", "own work", "Beta draws", "compile s, cached")
         for row in searches:
             cached = "-" if row.cached_compile_s is None else f"{row.cached_compile_s:.1f}"
             table.add_row(f"{row.n:,}", title(row), f"{row.own_share:.0%}", f"{row.beta_share:.0%}", cached)
-        console.print(table)
+        make_console().print(table)
+
+
+def print_text(text: str, *, style: str | None = None) -> None:
+    """Prints text without wrapping its lines."""
+    make_console().print(text, style=style, markup=False, soft_wrap=True)
 
 
 def make_console() -> Console:
@@ -108,14 +133,8 @@ def _rounded(figure: float | None) -> str:
     return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
-def write_plot(rows: Sequence[Row], file: IO[bytes]) -> None:
-    """Writes a PNG that plots evaluations per second against ops, one line per method, one panel per case."""
-    points = [(f"{title(row)}; batch of {row.graphs}", row.method, row.n, row.evaluations_per_s) for row in rows]
-    write_curves(f"Evaluations a second\n{machine_line(rows)}", ("ops", "evaluations / s"), points, file)
-
-
 def write_curves(
-    heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes]
+    heading: str, labels: tuple[str, str], points: Sequence[tuple[str, str, int, float]], file: IO[bytes], most: int
 ) -> None:
     """Writes a PNG of curves, with log scales on both axes.
 
@@ -124,13 +143,14 @@ def write_curves(
       labels: labels of the x and y axes.
       points: (panel name, curve name, x, y) for each point.
       file: binary file to write to.
+      most: most panels side by side.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     panels, lines = (list(dict.fromkeys(point[place] for point in points)) for place in (0, 1))
-    columns = min(_MAX_COLUMNS, len(panels))
-    height = math.ceil(len(panels) / columns)
+    columns = max(1, min(most, len(panels)))
+    height = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(0.8 + 3.6 * columns, 1.5 + 2.7 * height), layout="constrained", dpi=150)
     axes = figure.subplots(height, columns, squeeze=False, sharex=True, sharey=True).ravel()
     ticks = sorted({x for *_, x, _ in points})

@@ -5,11 +5,12 @@ over a mesh of devices. A CPU device processes its graphs one after the other, a
 """
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from graphrl.costs.device.decisions import DeviceProblem, from_genes
 from graphrl.costs.device.evaluate import Form, evaluate
 from graphrl.errors import ProblemError, clipped
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad_batch
+
+T = TypeVar("T")
 
 BY_GRAPH, REPLICATED = PartitionSpec("graphs"), PartitionSpec()
 _MAX_RUNS = 100_000
@@ -103,6 +106,49 @@ def timed_fields(settings: Settings, pinned: bool, compile_s: float, samples: Sa
     }
 
 
+class Limit:
+    """Time limit of a run, from now on: cases that would exceed it are left out, and counted in `left_out`.
+
+    Args:
+      seconds: None for no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = math.inf if seconds is None else time.perf_counter() + seconds
+        self.left_out = 0
+
+    @property
+    def left(self) -> float:
+        """Number of seconds left."""
+        return self._end - time.perf_counter()
+
+    def share(self, parts: int) -> "Limit":
+        """Returns the limit of the next of so many parts of a run, which share the time left equally."""
+        return Limit(None if math.isinf(self._end) else self.left / parts)
+
+    def within(self, cases: Sequence[T]) -> Iterator[T]:
+        """Yields the first case, and more until one that takes as long as the last one would exceed the limit."""
+        seconds = 0.0
+        for number, case in enumerate(cases):
+            if number and seconds > self.left:
+                self.left_out = len(cases) - number
+                return
+            started = time.perf_counter()
+            yield case
+            seconds = time.perf_counter() - started
+
+
+def check_counts(option: str, counts: Sequence[int], largest: int) -> None:
+    """Checks the batch sizes of an option.
+
+    Raises:
+      ProblemError: a count is out of range or given twice, or there are none.
+    """
+    if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= largest:
+        have = clipped(", ".join(map(str, counts))) or "empty"
+        raise ProblemError(f"{option} is {have}: must be different numbers from 1 to {largest}")
+
+
 class Prepared(NamedTuple):
     """Programs to time, by the name of their work, and the yardstick to which their rates are compared, if any."""
 
@@ -142,29 +188,34 @@ class Bench:
     row: Callable[[Settings, Timed, dict[str, Any]], Timing]
     table: Table
 
-    def measure(self, settings: Settings, counts: Sequence[int], log: Log) -> Iterator[list[Timing]]:
+    def titles(self, settings: Settings, counts: Sequence[int]) -> list[str]:
+        """Names the cases, in the order in which they are measured."""
+        return [self._title(*case) for case in itertools.product(settings.sizes, counts)]
+
+    def measure(self, settings: Settings, counts: Sequence[int], limit: Limit, log: Log) -> Iterator[list[Timing]]:
         """Times the programs for each graph size and each batch size in turn, and yields their rows.
 
         Args:
           settings: settings of the run, with the graph sizes.
           counts: batch sizes.
+          limit: time limit of the run.
           log: receives progress (`Log`).
 
         Raises:
           ProblemError: a count is out of range or given twice, or jax has fewer devices than threads.
           GraphrlError: two programs compute different results.
         """
-        if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= self.largest:
-            have = clipped(", ".join(map(str, counts))) or "empty"
-            raise ProblemError(f"{self.option} is {have}: must be different numbers from 1 to {self.largest}")
+        check_counts(self.option, counts, self.largest)
         with machine.pinned(settings.threads) as pinned:
             machine.configure(settings.threads)
-            for ops in settings.sizes:
-                for count in counts:
-                    yield self._rows(settings, ops, count, count == counts[0], pinned, log)
+            for ops, count in limit.within(list(itertools.product(settings.sizes, counts))):
+                yield self._rows(settings, ops, count, count == counts[0], pinned, log)
+
+    def _title(self, ops: int, count: int) -> str:
+        return f"n = {ops}, {count} {self.unit}{'s' * (count > 1)}"
 
     def _rows(self, settings: Settings, ops: int, count: int, first: bool, pinned: bool, log: Log) -> list[Timing]:
-        title = f"n = {ops}, {count} {self.unit}{'s' * (count > 1)}"
+        title = self._title(ops, count)
         log(f"{title}: preparing")
         mesh = machine.make_mesh(settings.threads, count)
         programs, baseline = self.prepare(settings, ops, count, mesh, first)
@@ -290,7 +341,7 @@ def spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=BY_GRAPH, check_vma=False)
 
 
-def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], float]:
+def compile_program(function: Callable[..., Any], *arguments: Any) -> tuple[jax.stages.Compiled, float]:
     """Compiles a function for the arguments; returns the program, and the seconds to trace and compile it."""
     started = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()

@@ -6,10 +6,10 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphrl.commands.common import check_outputs, integer, option
-from graphrl.commands.progress import case_bar
+from graphrl.commands.common import check_outputs, integer, option, seconds
+from graphrl.commands.progress import titles_bar
 from graphrl.errors import GraphrlError
 from graphrl.files import make_folder, write_atomically
 from graphrl.optimize import check_seed
@@ -17,12 +17,15 @@ from graphrl.process import count_cores
 from graphrl.units import parse_integer
 
 if TYPE_CHECKING:
-    from graphrl.bench.cases import Measured, Settings
+    from graphrl.bench.cases import Settings
+    from graphrl.bench.report import Table
+    from graphrl.bench.timing import Limit
 
 DESCRIPTION = """Measure the throughput of environments, decoders, maps, networks or the search on this machine.
 
-  --envs       steps a second of Proposal-v0 (each evaluates the proposals of a BRKGA run) in several parallel
-               environments, compared with run_batch on the same graphs
+  ENV...       steps a second of environments (Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0) against the number
+               of parallel environments: with random valid actions, and with the actions of the environment's agent
+               (the untrained network of topoformer, egrl, go or regal); on CPUs also in pure JAX
   --orders     orders a second that the decoders (greedy, 16 samples, a beam of 16) make for batches of layered
                graphs, compared with random-priority orders; up to 512 ops also updates a second of Topoformer
   --maps       memory maps made valid and evaluated a second, on ResNet-50 (57 ops), ResNet-101 (108), BERT (376) and
@@ -32,24 +35,41 @@ DESCRIPTION = """Measure the throughput of environments, decoders, maps, network
                devices; up to 1,000 ops also updates of its policy
   (none)       evaluations a second of the search: decoding and costing of 100 chromosomes, on CPUs also in pure JAX,
                and BRKGA runs of about 5,000 evaluations, on random graphs of three families on two devices; the
-               first lines are of one graph and of a batch of 64"""
+               first lines are of one graph and of a batch of 64
+
+Lines are printed as soon as they are measured, the most telling ones first. Of environments and of the search, what
+would take more than 3 minutes (--seconds) is left out, and a last line counts it; --all measures everything."""
 
 EXAMPLES = """examples:
-  graphrl bench --envs 1,8,64 --sizes 128,512
-      steps a second of 1, 8 and 64 parallel environments, on graphs of 128 and 512 ops
+  graphrl bench --envs all
+      steps a second of all environments, in 3 minutes
+  graphrl bench Ordering-v0 Compile-v0 --sizes 128 --counts 1,64,1024
+      steps a second of 1, 64 and 1,024 parallel environments, on graphs of 128 ops
+  graphrl bench Ordering-v0 --policies random --all --threads 1 --output results
+      all sizes and numbers of environments on one core, with results/bench.jsonl and a picture
   graphrl bench
       evaluations a second of the search, on all cores
-  graphrl bench --threads 1 --sizes 512 --transfers free
-      the same on one core, for one size
+  graphrl bench --threads 1 --sizes 512 --transfers link
+      the same on one core, for one size and another transfer model
   graphrl bench --orders --threads 1 --output results
-      orders a second, with results/bench.jsonl and a picture
   graphrl bench --maps 22,256 --threads 1
   graphrl bench --decisions --sizes 1000,10000,50000 --threads 1
+
+environments: graphs are random ones of three families, up to 64 different ones in turns, those of MemoryMap-v0 EGRL's
+workload with about that number of ops (ResNet-50, ResNet-101, BERT) or layered graphs. Options of the environments are
+their defaults. A call is a scan of up to 64 steps from the start of an episode; resets are not timed. With Topoformer,
+whose network runs once an episode, a call is that and the whole episode. Cells whose call would take more than 4 s or
+whose batch exceeds the memory are marked.
 
 measurement: programs take turns, a sample takes 0.2 s or more, rates are of the median sample. With one thread the
 process is pinned to a core and CPU time counts, else wall time. With more threads, each has a host device and its share
 of the graphs. Compile seconds are without a cache, "cached" those of a second process with one. Costs are compared
 before anything is timed."""
+
+SECONDS = 180.0  # default time limit of environments and of the search
+ENVIRONMENTS = "ENV..."  # the kind of benchmark that environments are
+SIZES = (64, 512, 2048)  # default ops of graphs of environments
+SEARCH_SIZES, SEARCH_TRANSFERS = (64, 512), ("free",)  # of the search, without --all
 
 
 class Kind(NamedTuple):
@@ -59,11 +79,9 @@ class Kind(NamedTuple):
     counts: tuple[int, ...]  # default batch sizes
     sizes: tuple[int, ...]  # default numbers of ops of graphs
     batch: str  # that is measured, for the help
-    refused: tuple[str, ...] = ("graphs", "transfers")  # options that it does not take
 
 
 KINDS = {
-    "envs": Kind("graphrl.bench.envs:ENVS", (1, 4, 16, 64), (128,), "parallel environments", ("graphs",)),
     "orders": Kind("graphrl.bench.policies:ORDERS", (1, 4, 16), (128, 512, 2048), "graphs in a batch of the decoders"),
     "maps": Kind("graphrl.bench.maps:MAPS", (1, 22, 256, 4096), (57, 108, 376, 2000), "memory maps in a batch"),
     "decisions": Kind("graphrl.bench.policies:DECISIONS", (1,), (1000, 10_000), "graphs in a batch of GO's network"),
@@ -72,121 +90,178 @@ KINDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
-    parser.add_argument(
-        "--sizes",
-        type=option(_numbers),
-        metavar="N,...",
-        help=f"ops of the graphs (default: 64,128,512,2048; {defaults})",
+    parser.add_argument("ids", metavar="ENV", nargs="*", help="environments to measure, such as Ordering-v0")
+    envs = parser.add_argument_group("environments")
+    envs.add_argument("--envs", nargs="?", const="all", metavar="ENV,...", help="environments to measure; all: all")
+    envs.add_argument(
+        "--counts", type=option(_numbers), metavar="N,...", help="parallel environments (default: 1,16,256,4096)"
     )
-    parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
-    parser.add_argument("--repeats", type=integer, metavar="N", help="samples for each rate (default: 5; --quick: 2)")
-    parser.add_argument(
-        "--graphs",
-        type=integer,
-        default=0,
-        metavar="N",
-        help="graphs in a batch, except in the first lines (default: 3 a thread)",
-    )
-    parser.add_argument(
-        "--transfers",
-        type=_names,
-        metavar="T,...",
-        help="transfers (default: free,rendezvous,link; --envs: rendezvous)",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="two cases for each size and short samples, as a check that it works"
-    )
-    parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png into this folder")
-    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="random seed (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    others = parser.add_mutually_exclusive_group()
+    envs.add_argument("--policies", type=_names, metavar="P,...", help="policies (default: random,network)")
+    others = parser.add_argument_group("other benchmarks").add_mutually_exclusive_group()
     for name, kind in KINDS.items():
         text = f"numbers of {kind.batch} (default: {','.join(map(str, kind.counts))})"
         others.add_argument(
             f"--{name}", type=option(_numbers), nargs="?", const=kind.counts, metavar="N,...", help=text
         )
+    search = parser.add_argument_group("the search")
+    search.add_argument(
+        "--graphs", type=integer, metavar="N", help="graphs in a batch, except in the first lines (default: 3 a thread)"
+    )
+    text = "transfer models (default: free; --all: free,rendezvous,link)"
+    search.add_argument("--transfers", type=_names, metavar="T,...", help=text)
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of all benchmarks."""
+    defaults = "; ".join(f"--{name}: {','.join(map(str, kind.sizes))}" for name, kind in KINDS.items())
+    parser.add_argument(
+        "--sizes",
+        type=option(_numbers),
+        metavar="N,...",
+        help=f"ops of the graphs (default: 64,512; --all: 64,128,512,2048; environments: 64,512,2048; {defaults})",
+    )
+    limits = parser.add_mutually_exclusive_group()
+    text = "time limit: cases that would take longer are left out (default: 3min; --orders, --maps, --decisions: none)"
+    limits.add_argument("--seconds", type=seconds, metavar="TIME", help=text)
+    limits.add_argument("--all", action="store_true", help="measure all cases, without a time limit")
+    parser.add_argument("--threads", type=integer, metavar="N", help="number of CPU threads (default: all cores)")
+    text = "samples for each rate (default: 5; environments: 3; --quick: 2)"
+    parser.add_argument("--repeats", type=integer, metavar="N", help=text)
+    parser.add_argument("--quick", action="store_true", help="few cases and short samples, as a check that it works")
+    parser.add_argument("--output", metavar="DIR", help="write bench.jsonl and bench.png into this folder")
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the benchmarks and prints their tables; returns the exit code."""
     # jax is imported here at the earliest, and initialises devices only after `measure` has set their number
     from graphrl.bench.report import json_lines
+    from graphrl.bench.timing import Limit
 
-    name = next((name for name in KINDS if getattr(args, name) is not None), None)
+    name = _kind(args)
     settings = _settings(args, name)
+    default = None if args.all or name in KINDS else SECONDS
+    limit = Limit(default if args.seconds is None else args.seconds)
+    bench = _benchmark(args, name, settings)
     folder = None if args.output is None else _folder(args.output)
-    measured = _measured(settings, name, () if name is None else getattr(args, name))
-    rows: list[Measured] = []
-    interrupted = False
+    rows: list[Any] = []
+    interrupted, show = False, bench.table.printer()
     try:
-        with case_bar(measured.cases) as report:
-            for case in measured.rows(report):
+        with titles_bar(bench.titles, lambda: limit.left) as report:
+            for case in bench.measure(limit, report):
                 rows += case
                 if args.json:
                     print(json_lines(case), end="", flush=True)
+                else:
+                    show(bench.lines(case))
     except KeyboardInterrupt:
         if not rows:
             raise
         interrupted = True
     if not args.json:
-        measured.print(rows)
+        bench.finish(rows)
     if folder is not None:
         write_atomically(folder / "bench.jsonl", lambda file: file.write(json_lines(rows)))
-        write_atomically(folder / "bench.png", lambda file: measured.plot(rows, file), binary=True)
+        write_atomically(folder / "bench.png", lambda file: bench.table.plot(rows, file), binary=True)
+    if limit.left_out:
+        text = f"{limit.left_out} of {len(bench.titles)} cases were left out for time: --all measures all"
+        print(f"graphrl: {text}, --seconds sets another limit", file=sys.stderr)
     if interrupted:
         print("graphrl: interrupted: these are the cases so far", file=sys.stderr)
     return int(interrupted)
 
 
-class _Measured(NamedTuple):
-    """A benchmark with its settings: how to run it, and how to print and draw its result."""
+class _Benchmark(NamedTuple):
+    """A benchmark with its settings."""
 
-    cases: int
-    rows: Callable[[Callable[[str], None]], Iterator[list[Any]]]  # measures; takes a callback for progress
-    print: Callable[[Any], None]
-    plot: Callable[[Any, IO[bytes]], None]
+    titles: list[str]  # of all cases
+    measure: Callable[["Limit", Callable[[str], None]], Iterator[list[Any]]]  # takes a callback for progress
+    table: "Table"
+    lines: Callable[[list[Any]], list[Any]] = lambda rows: rows  # rows of a case -> rows of the table
+    finish: Callable[[list[Any]], None] = lambda rows: None  # prints what is known at the end
 
 
-def _measured(settings: "Settings", name: str | None, counts: tuple[int, ...]) -> _Measured:
-    """Selects the benchmark of the search, or one of `KINDS` by name with the batch sizes `counts`."""
+def _benchmark(args: argparse.Namespace, name: str | None, settings: "Settings") -> _Benchmark:
+    """Selects the benchmark of environments, one of `KINDS` by name, or that of the search."""
+    if name == ENVIRONMENTS:
+        from graphrl.bench.steps import COUNTS, POLICIES, STEPS_TABLE, Steps
+
+        counts = args.counts if args.counts is not None else COUNTS[1:2] if args.quick else COUNTS
+        steps = Steps(settings, _ids(args), counts, POLICIES if args.policies is None else args.policies)
+        return _Benchmark(steps.titles, steps.measure, STEPS_TABLE)
     if name is not None:
-        bench = pkgutil.resolve_name(KINDS[name].bench)
-        cases = len(settings.sizes) * len(counts)
-        return _Measured(
-            cases, lambda report: bench.measure(settings, counts, report), bench.table.print, bench.table.plot
-        )
-    from graphrl.bench.measure import measure
-    from graphrl.bench.report import print_table, write_plot
+        bench, counts = pkgutil.resolve_name(KINDS[name].bench), getattr(args, name)
+        titles = bench.titles(settings, counts)
+        return _Benchmark(titles, lambda *rest: bench.measure(settings, counts, *rest), bench.table)
+    from graphrl.bench.measure import case_title, measure
+    from graphrl.bench.report import SEARCH_TABLE, print_shares
 
-    return _Measured(len(list(settings.cases())), lambda report: measure(settings, report), print_table, write_plot)
+    titles = [case_title(case) for case in settings.cases()]
+    return _Benchmark(titles, lambda *rest: measure(settings, *rest), SEARCH_TABLE, lambda rows: [rows], print_shares)
+
+
+def _kind(args: argparse.Namespace) -> str | None:
+    """Returns the kind of benchmark that the arguments ask for; None is that of the search.
+
+    Raises:
+      GraphrlError: they ask for two, or it does not take one of the options.
+    """
+    other = next((name for name in KINDS if getattr(args, name) is not None), None)
+    is_envs = bool(args.ids) or args.envs is not None
+    if is_envs and other:
+        raise GraphrlError(f"--{other} does not go with environments: leave one out")
+    name = ENVIRONMENTS if is_envs else other
+    refused = {ENVIRONMENTS: ("graphs", "transfers"), None: ("counts", "policies")}
+    for wrong in refused.get(name, ("graphs", "transfers", "counts", "policies")):
+        if getattr(args, wrong) is not None:
+            raise GraphrlError(f"--{wrong} does not go with {_described(name)}: leave it out")
+    return name
+
+
+def _described(name: str | None) -> str:
+    return "environments" if name == ENVIRONMENTS else f"--{name}" if name else "the search"
+
+
+def _ids(args: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the ids of the environments to measure.
+
+    Raises:
+      GraphrlError: --envs has numbers, which it took up to version 0.2.
+    """
+    from graphrl.bench.envs import ROLLOUTS
+
+    names = _names(args.envs or "")
+    if names and all(name.isdigit() for name in names):
+        fault = f"as in `graphrl bench Proposal-v0 --counts {args.envs}`"
+        raise GraphrlError(f"--envs is {args.envs}: must be names of environments, {fault}")
+    return tuple(ROLLOUTS) if "all" in names else tuple(dict.fromkeys((*args.ids, *names)))
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":
     """Reads the settings of a benchmark from the command line.
 
     Raises:
-      GraphrlError: the benchmark does not take one of the options.
       ProblemError: a value is out of range.
     """
     from graphrl.bench.cases import Settings
 
     check_seed(args.seed)
-    if name is not None:
-        for other in KINDS[name].refused:
-            if getattr(args, other):
-                raise GraphrlError(f"--{other} does not go with --{name}: leave it out")
-        args.sizes = KINDS[name].sizes if args.sizes is None else args.sizes
-    if name == "envs" and args.transfers is None:
-        args.transfers = ("rendezvous",)
     quick = {"repeats": 2, "seconds": 0.02, "evaluations": 400} if args.quick else {}
-    options = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers}
+    defaults: dict[str, Any] = {"repeats": 3} if name == ENVIRONMENTS else {}
+    if name in KINDS:
+        defaults["sizes"] = KINDS[name].sizes
+    elif name == ENVIRONMENTS:
+        defaults["sizes"] = SIZES[:1] if args.quick else SIZES
+    elif not args.all:
+        defaults |= {"sizes": SEARCH_SIZES, "transfers": SEARCH_TRANSFERS}
+    options = {"sizes": args.sizes, "repeats": args.repeats, "transfers": args.transfers, "graphs": args.graphs}
     return Settings(
         threads=count_cores() if args.threads is None else args.threads,
-        graphs=args.graphs,
         quick=args.quick,
         seed=args.seed,
-        **{**quick, **{name: value for name, value in options.items() if value is not None}},
+        **{**defaults, **quick, **{name: value for name, value in options.items() if value is not None}},
     )
 
 

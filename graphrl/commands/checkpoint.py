@@ -14,10 +14,9 @@ from graphrl.commands.common import (
     seconds,
 )
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import quote_path
+from graphrl.files import enable_compilation_cache, quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.optimize import DEFAULT_SECONDS, model_graph
-from graphrl.process import enable_compilation_cache
 from graphrl.progress import progress
 from graphrl.units import format_seconds, parse_bytes
 from graphrl.xla.checkpoint.solvers.auto import SOLVERS

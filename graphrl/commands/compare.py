@@ -22,9 +22,9 @@ from graphrl.commands.common import (
 )
 from graphrl.commands.progress import runs_bar
 from graphrl.errors import GraphrlError, ProblemError, clipped
+from graphrl.files import enable_compilation_cache
 from graphrl.methods import KINDS, METHODS, find_solver, split_methods
 from graphrl.optimize import check_seed, make_budget
-from graphrl.process import enable_compilation_cache
 from graphrl.units import parse_integer
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from graphrl.commands.common import add_common, add_model, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import quote_path
+from graphrl.files import enable_compilation_cache, quote_path
 from graphrl.methods import find_map_solver, find_solver
 from graphrl.optimize import make_budget
-from graphrl.process import enable_compilation_cache
 from graphrl.units import format_seconds
 
 _PLAN_OPTIONS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # not for memory maps

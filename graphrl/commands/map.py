@@ -21,14 +21,13 @@ from graphrl.commands.progress import progress_bar
 from graphrl.costs.maps.chip import CHIPS, find_chip
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import PlanError
-from graphrl.files import quote_path
+from graphrl.files import enable_compilation_cache, quote_path
 from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import MAP_KINDS, MAP_METHODS, find_map_solver
 from graphrl.optimize import check_seed, make_budget
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
-from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.maps.task import MapTask
 from graphrl.units import format_seconds

@@ -24,12 +24,11 @@ from graphrl.commands.common import (
     write_result,
 )
 from graphrl.commands.progress import progress_bar
-from graphrl.files import quote_path
+from graphrl.files import enable_compilation_cache, quote_path
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, model_graph, optimize
 from graphrl.plan import Plan
-from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds

@@ -11,9 +11,15 @@ from graphrl.errors import clipped, shortened
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line and name the subcommand; options cannot be abbreviated.
 
+    Attributes:
+      rest: name of a positional argument with nargs="*", whose values may also follow options: argparse would reject
+        them. None without such an argument.
+
     "--" is never a value: the result of argparse for `--option=--`, or for a second "--", differs between versions of
     Python (an empty list for a text, a ValueError, or the text).
     """
+
+    rest: str | None = None
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
@@ -24,6 +30,9 @@ class Parser(argparse.ArgumentParser):
         if arguments[-1:] == ["--"]:  # a last "--" has no effect, but is an unknown argument in some versions of Python
             del arguments[-1]
         parsed, unknown = super().parse_known_args(arguments, namespace)
+        if self.rest is not None and not any(word.startswith("-") for word in unknown):
+            setattr(parsed, self.rest, [*getattr(parsed, self.rest), *unknown])
+            unknown = []
         if unknown and self._subparsers is None:  # of a subcommand: its parent parser has none of its options
             options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
             name = unknown[0].split("=")[0].lstrip("-") if unknown[0].startswith("-") else ""

@@ -1,6 +1,7 @@
 """Progress of the commands on standard error: of a search, a comparison, or a benchmark."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -215,5 +216,34 @@ def case_bar(cases: int) -> Iterator[Callable[[str], None]]:
                 show(len(reported) - 1, text)
             elif new:
                 show(len(reported), case)
+
+        yield update
+
+
+@contextlib.contextmanager
+def titles_bar(titles: Sequence[str], seconds_left: Callable[[], float]) -> Iterator[Callable[[str], None]]:
+    """Context manager that gives a callback to call with every "title: detail" of a benchmark.
+
+    It shows which case is measured, the time left and the next case: on a terminal as a bar, else one line a case.
+
+    Args:
+      titles: titles of all cases, in order; some may be left out.
+      seconds_left: function that returns the seconds left in the time limit.
+    """
+    started, number = time.perf_counter(), -1
+    with progress(len(titles), text="starting") as show:
+
+        def update(text: str) -> None:
+            nonlocal number
+            before, number = number, titles.index(text.rpartition(": ")[0])
+            expected = [seconds_left()]
+            if number > 0:
+                expected.append((time.perf_counter() - started) / number * (len(titles) - number))
+            end = "" if math.isinf(min(expected)) else f"at most {format_end(max(0.0, min(expected)))}"
+            rest = "; ".join([part for part in (end, *(f"next {title}" for title in titles[number + 1 :][:1])) if part])
+            if on_terminal():
+                show(number, f"{text}; {rest}" if rest else text)
+            elif number > before:
+                show(number + 1, f"{titles[number]} ({rest})" if rest else titles[number])
 
         yield update

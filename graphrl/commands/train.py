@@ -1,23 +1,34 @@
-"""`graphrl train AGENT`: trains an agent, and resumes interrupted training."""
+"""`graphrl train AGENT`: trains an agent, in one run or a sweep of seeds and settings, and resumes training."""
 
 import argparse
+import math
+import re
+import shutil
 import sys
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphrl.agents import AGENTS
 from graphrl.commands.common import integer, print_json
+from graphrl.commands.parser import Parser
 from graphrl.errors import ProblemError
 from graphrl.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
+    from graphrl.training.agent import Agent
+    from graphrl.training.config import RunConfig
     from graphrl.training.run import Result
+    from graphrl.training.sweep import Run
+
+_SETTING_WIDTH, _MAX_WIDTH = 38, 120  # columns of --settings
 
 DESCRIPTION = """Train an agent, or resume its training.
 
 The folder of the run (--out) gets run.json (all settings), metrics.jsonl and tensorboard/ (metrics of every update and
 validation), and step-*/ (checkpoints: the latest ones, and the best on the held-out graphs, to which `best` links).
-`graphrl evaluate FOLDER` compares the trained agent with other methods."""
+`graphrl evaluate FOLDER` compares the trained agent with other methods; `graphrl plot FOLDER` draws learning curves."""
 
 EXAMPLES = """agents:
   regal       proposals for BRKGA, a genetic search of placements and orders; regal-hint also sees a list schedule
@@ -25,9 +36,9 @@ EXAMPLES = """agents:
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
 
-settings: `graphrl train AGENT --settings` lists all of them with their values: training.* (the loop), data.* (graphs
-and batches), agent.* (problem, network, learning) and seed. A file for --config has the same names in TOML or JSON;
---set overrides it:
+settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
+data.* (graphs and batches), agent.* (problem, network, learning) and seed. KEY=VALUE after the agent, or --set
+KEY=VALUE, changes one. A file for --config has the same names in TOML or JSON; KEY=VALUE overrides it:
   seed = 1
   [training]
   steps = 500
@@ -36,11 +47,18 @@ and batches), agent.* (problem, network, learning) and seed. A file for --config
   [agent]
   evaluations = 5000
 
+seeds and sweeps: --seeds 0-4 trains five seeds one after another, in DIR/seed-0 to DIR/seed-4. --sweep trains each of
+the values of a setting, in DIR/agent.learning_rate=0.01 ...; several --sweep train all combinations, and --seeds each
+with several seeds. Every folder is a run as any other. Seeds share the graphs and the compiled programs. The table at
+the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval. A run whose numbers
+become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
+
 stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
 --resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run
 without interruption. It keeps all settings but training.*, which may change. Without a run in the folder it starts one.
+With the folder of a sweep it continues the sweep, without its finished runs; further seeds and values are added.
 
---set agent.init_checkpoint=FOLDER starts from the policy of another run (or a policy file) with the same network, for
+agent.init_checkpoint=FOLDER starts from the policy of another run (or a policy file) with the same network, for
 example for a second stage with more evaluations. --resume does not need that folder.
 
 --distributed trains in several processes: start the same command in each, with a folder that all can write to.
@@ -50,25 +68,33 @@ JAX_PROCESS_ID. The data.graphs graphs of each batch are distributed over all de
 examples:
   graphrl train regal --out out/regal
       train REGAL on random graphs, for the makespan on two devices
-  graphrl train regal --out out/regal --resume --set training.steps=1000
+  graphrl train regal --out out/regal --resume training.steps=1000
       continue to 1,000 updates
-  graphrl train regal --set agent.init_checkpoint=out/regal --set agent.evaluations=5000 --out out/regal-5000
+  graphrl train regal agent.init_checkpoint=out/regal agent.evaluations=5000 --out out/regal-5000
       second stage: more evaluations a graph
-  graphrl train regal --config regal.toml --set agent.problem.objective=peak_memory --out out/memory
+  graphrl train regal --config regal.toml agent.problem.objective=peak_memory --out out/memory
       settings from a file, but for peak memory
-  graphrl train topoformer --set training.steps=2000 --set data.train=layered:100x128@10000
+  graphrl train regal training.steps=100 --seeds 0-4 --out out/seeds
+      five seeds; then `graphrl plot out/seeds` draws their mean with its interval
+  graphrl train regal --sweep agent.learning_rate=1e-2,3e-3 --sweep agent.width=16,32 --seeds 0-2 --out out/sweep
+      twelve runs and a table of the four settings
+  graphrl train topoformer training.steps=2000 data.train=layered:100x128@10000
       train Topoformer on 128 layered graphs of 100 ops, seeds from 10000
-  graphrl train go --set agent.learning=imitation --out out/imitated
-  graphrl train go --set agent.init_checkpoint=out/imitated --out out/go
+  graphrl train go agent.learning=imitation --out out/imitated
+  graphrl train go agent.init_checkpoint=out/imitated --out out/go
       train GO by imitation, then by reinforcement learning
-  graphrl train egrl --set data.train=workloads:resnet50 --set training.steps=200 --out out/egrl
+  graphrl train egrl data.train=workloads:resnet50 training.steps=200 --out out/egrl
       train EGRL to assign the tensors of ResNet-50 to the memories of a chip
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("agent", metavar="AGENT", help=f"agent to train: {', '.join(AGENTS)}")
+    parser.add_argument(
+        "values", nargs="*", metavar="KEY=VALUE", help="change a setting, for example training.steps=500"
+    )
+    parser.rest = "values"
     parser.add_argument("--config", metavar="FILE", help="file of settings: TOML, or JSON if it ends in .json")
     parser.add_argument(
         "--set",
@@ -76,13 +102,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="settings",
-        help="change one setting, for example training.steps=500; may be repeated",
+        help="change one setting, as KEY=VALUE alone does; may be repeated",
     )
-    parser.add_argument("--settings", action="store_true", dest="list", help="print all settings and exit")
-    parser.add_argument("--out", metavar="DIR", help="folder of the run (default: out/AGENT)")
+    parser.add_argument(
+        "--settings", action="store_true", dest="list", help="print all settings with their meanings and exit"
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder of the run, or of all runs (default: out/AGENT)")
     parser.add_argument("--resume", action="store_true", help="continue the run of the folder; without one, start it")
     parser.add_argument("--distributed", action="store_true", help="train together with other processes")
     parser.add_argument("--seed", type=integer, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--seeds", metavar="SEEDS", help="train several seeds, such as 0-4 or 0,3,7, in DIR/seed-N")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE",
+        help="train each of several values of a setting, in DIR/KEY=VALUE; may be repeated, for all combinations",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -90,25 +126,29 @@ def run(args: argparse.Namespace) -> int:
     """Trains the agent or resumes training, and prints the result; returns the exit code."""
     from graphrl.agents import find_agent
     from graphrl.training import config as configuration
-    from graphrl.training.folder import has_run
-    from graphrl.training.run import run_config
+    from graphrl.training.sweep import has_sweep
 
     agent = find_agent(args.agent)
     values = {} if args.config is None else configuration.read_values(args.config)
-    values = configuration.merged(values, configuration.parsed(args.settings))
+    values = configuration.merged(values, configuration.parsed([*args.settings, *args.values]))
     if args.seed is not None:
         values["seed"] = args.seed
     if args.out == "":  # from --out "$DIR" with DIR unset: it would mean the working directory
         raise ProblemError("--out is empty: name a folder")
     folder = Path("out", args.agent) if args.out is None else Path(args.out)
+    sweeps = bool(args.seeds is not None or args.sweep or has_sweep(folder))
+    return (_train_sweep if sweeps else _train_one)(args, agent, values, folder)
+
+
+def _train_one(args: argparse.Namespace, agent: "Agent", values: Mapping[str, Any], folder: Path) -> int:
+    from graphrl.training import devices
+    from graphrl.training.folder import has_run
+    from graphrl.training.run import run_config, train
+
     resumes = args.resume and has_run(folder)
     config = run_config(agent, values, folder if resumes else None, name=args.agent)
     if args.list:
-        print_json(configuration.as_dict(config)) if args.json else _print_settings(configuration.as_dict(config))
-        return 0
-    from graphrl.training import devices
-    from graphrl.training.run import train
-
+        return _print_settings(config, args.json)
     devices.configure(*agent.work_items(config), distributed=args.distributed)
     if args.resume and not resumes and devices.is_main():
         print(f"graphrl: no run in {folder} yet: starting one", file=sys.stderr)
@@ -121,6 +161,30 @@ def run(args: argparse.Namespace) -> int:
     if devices.is_main():
         _report(result, args, folder)
     return int(result.outcome.interrupted)
+
+
+def _train_sweep(args: argparse.Namespace, agent: "Agent", values: Mapping[str, Any], folder: Path) -> int:
+    from graphrl.training import devices
+    from graphrl.training.config import updated
+    from graphrl.training.run import default_config
+    from graphrl.training.sweep import check_folder, parse_seeds, parse_values, plan_sweep, train_sweep
+
+    if args.seeds is not None and "seed" in values:
+        raise ProblemError("seed and --seeds both choose seeds: leave one of them out")
+    seeds = [] if args.seeds is None else parse_seeds(args.seeds)
+    swept = parse_values(args.sweep)
+    sweep, runs = plan_sweep(args.agent, agent, folder, values, swept=swept, seeds=seeds, resume=args.resume)
+    if args.list:
+        return _print_settings(updated(default_config(agent), sweep.config), args.json)
+    check_folder(folder, args.resume)
+    counts, (what, *_) = zip(*(agent.work_items(run.config) for run in runs), strict=True)
+    devices.configure(math.gcd(*counts), what, distributed=args.distributed)  # devices that share every run's items
+    interrupted, failed = train_sweep(agent, sweep, runs, folder)
+    if interrupted:
+        devices.disconnect()
+    if devices.is_main():
+        _report_sweep(_summary(runs, interrupted, failed), args, folder)
+    return int(interrupted or bool(failed))
 
 
 def _print_interrupted(agent: str, folder: Path) -> None:
@@ -159,10 +223,81 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
         print(f"graphrl: {text}", file=sys.stderr)
 
 
-def _print_settings(values: dict[str, Any], prefix: str = "") -> None:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _print_settings(value, f"{prefix}{name}.")
+def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Path) -> None:
+    """Prints the table of a sweep: each setting, or each seed if there is only one setting, then the best setting."""
+    settings = summary["settings"]
+    scored = [setting for setting in settings if setting["mean"] is not None]
+    if args.json:
+        print_json(summary)
+    elif scored:
+        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "mean", "95% interval")]
+        if len(settings) == 1:
+            rows += [(Path(run["folder"]).name, "1", f"{run['best_score']:.4g}", "-") for run in settings[0]["runs"]]
+        if len(settings) > 1 or len(settings[0]["runs"]) > 1:
+            rows += [_row(setting) for setting in settings]
+        print("\n".join(align_columns(rows, left=1)))
+        if len(scored) > 1:
+            print(f"best setting: {max(scored, key=lambda setting: setting['mean'])['setting']}")
+        print(f"learning curves: graphrl plot {folder}")
+    if summary["interrupted"]:
+        print(f"graphrl: stopped; {_resume_with(args.agent, folder)}", file=sys.stderr)
+
+
+def _row(setting: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Builds a setting's row of the table."""
+    name, count = setting["setting"] or "all", len(setting["runs"])
+    if setting["mean"] is None:
+        return name, "0", "-", "-"
+    ends = f"{setting['low']:.4g} to {setting['high']:.4g}" if count > 1 else "-"
+    return name, str(count), f"{setting['mean']:.4g}", ends
+
+
+def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -> dict[str, Any]:
+    """Summarises the best held-out scores of a sweep's runs, as JSON values; runs without a checkpoint are left out."""
+    import numpy as np
+
+    from graphrl.compare.curves import interval
+    from graphrl.training.checkpoints import Checkpoints, find, read_info
+    from graphrl.training.folder import has_run, read_settings
+
+    settings: dict[str, list[dict[str, Any]]] = {run.setting: [] for run in runs}
+    metric = ""
+    for run in runs:
+        latest = Checkpoints(run.folder, 1).latest()
+        if latest is None or not has_run(run.folder):
+            continue
+        metric = read_settings(run.folder).score
+        best = find(run.folder)
+        info, step = read_info(best), read_info(latest).step
+        outcome = {"seed": run.config.seed, "folder": str(run.folder), "step": step, "failed": run.folder in failed}
+        outcome |= {"best": str(best), "best_step": info.step, "best_score": info.score}
+        settings[run.setting].append(outcome)
+    summary = []
+    for setting, outcomes in settings.items():
+        scores = np.array([outcome["best_score"] for outcome in outcomes], np.float64)
+        ends = [float(end) for end in interval(scores)] if outcomes else [None] * 3
+        summary.append({"setting": setting, **dict(zip(("mean", "low", "high"), ends, strict=True)), "runs": outcomes})
+    return {"metric": metric, "interrupted": interrupted, "settings": summary}
+
+
+def _print_settings(config: "RunConfig[Any]", as_json: bool) -> int:
+    """Prints every setting, with the first sentence of its description; returns the exit code."""
+    from graphrl.training.config import as_dict, as_text, descriptions, value_of
+
+    values = as_dict(config)
+    if as_json:
+        print_json(values)
+        return 0
+    width = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns)
+    indent = " " * _SETTING_WIDTH
+    for name, description in descriptions(config).items():
+        setting = f"{name}={as_text(value_of(values, name))}"
+        sentence = re.split(r"(?<=\.)\s", description, maxsplit=1)[0].removesuffix(".")
+        lines = textwrap.wrap(sentence, max(20, width - _SETTING_WIDTH)) or [""]
+        if len(setting) < _SETTING_WIDTH:
+            print(f"{setting:{_SETTING_WIDTH}}{lines.pop(0)}".rstrip())
         else:
-            text = ",".join(map(str, value)) if isinstance(value, list) else value
-            print(f"{prefix}{name}={str(text).lower() if value is None or isinstance(value, bool) else text}")
+            print(setting)
+        for line in lines:
+            print(f"{indent}{line}".rstrip())
+    return 0

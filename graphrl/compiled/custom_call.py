@@ -14,11 +14,12 @@ frame, and all threads take items until none is left (`run_items`):
 1; `broadcast` finds its part of an item.
 """
 
+import contextlib
 import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -368,17 +369,31 @@ def _sum(pointer: Any) -> Any:
     return run_items(pointer, own_address(), _plan_sum, _compute_sum)
 
 
+_pure = jax.make_user_context(default_value=False)  # part of the keys of jax's caches of traces
+
+
+@contextlib.contextmanager
+def pure_jax() -> Iterator[None]:
+    """Context manager in which programs are traced in pure JAX, as under `GRAPHRL_LOWERING=jax`; for one thread."""
+    try:
+        with _pure(True):
+            is_compiled.cache_clear()
+            yield
+    finally:
+        is_compiled.cache_clear()
+
+
 @functools.cache
 def is_compiled() -> bool:
     """Returns True if programs for CPUs call compiled functions.
 
-    They do not if `GRAPHRL_LOWERING` is jax, if jaxlib or numba differ from the tested ones, or where jax computes on
-    another device by default: tracing would compile them for nothing.
+    They do not if `GRAPHRL_LOWERING` is jax, in `pure_jax`, if jaxlib or numba differ from the tested ones, or where
+    jax computes on another device by default: tracing would compile them for nothing.
 
     Raises:
       GraphrlError: `GRAPHRL_LOWERING` is another value.
     """
-    return is_chosen() and works()
+    return not _pure.value and is_chosen() and works()
 
 
 def is_chosen() -> bool:

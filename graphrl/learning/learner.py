@@ -5,6 +5,8 @@ device has the parameters and a share of a batch's graphs. `keys`, `mean` and `s
 `check_ranges` validates a learner's settings. `descend` takes a step of Adam with global-norm clipping.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
@@ -65,6 +67,7 @@ class Learner(NamedTuple):
     shardings: Any = None
 
 
+@functools.lru_cache(maxsize=1)  # runs of one learner with different seeds share its compiled programs
 def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
     """Jits a learner's functions for a mesh, whose devices share the graphs of a batch, or the state.
 
@@ -78,25 +81,56 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
         specs = no_axis, no_axis, batch_spec
         return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=no_axis, check_vma=False)
 
-    def with_sharding(compiled: Callable[..., Any], sharding: Any) -> Callable[..., Any]:
-        def run(state: Any, key: jax.Array, batch: Any) -> Any:
-            if shares_graphs:
-                check_shares(jax.tree.leaves(batch)[0].shape[0], mesh.size)
-            # jit compiles for the sharding of its arguments: a state from a checkpoint must have the same sharding
-            return compiled(jax.device_put(state, sharding), key, batch)
-
-        return run
-
     if shares_graphs:
         update = jax.jit(by_device(learner.update), donate_argnums=0)
     else:
         of_arguments, of_results = (shardings, replicated, replicated), (shardings, replicated)
         update = jax.jit(learner.update, in_shardings=of_arguments, out_shardings=of_results, donate_argnums=0)
+    evaluate = jax.jit(by_device(learner.evaluate))
     return learner._replace(
         init=jax.jit(learner.init, out_shardings=shardings),
-        update=with_sharding(update, shardings),
-        evaluate=with_sharding(jax.jit(by_device(learner.evaluate)), replicated),
+        update=OnMesh(update, shardings, NamedSharding(mesh, batch_spec)),
+        evaluate=OnMesh(evaluate, replicated, NamedSharding(mesh, batch_spec)),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class OnMesh:
+    """A function of a learner, jitted for the devices of a mesh: (state or params, key, batch) -> its results.
+
+    Attributes:
+      jitted: the jitted function.
+      state, batch: shardings of its first and last argument; the key is replicated.
+    """
+
+    jitted: Any
+    state: Any
+    batch: NamedSharding
+
+    def __call__(self, state: Any, key: jax.Array, batch: Batch) -> Any:
+        """Calls the function. Raises ProblemError for a batch that the devices cannot share evenly."""
+        if self.batch.spec:
+            check_shares(jax.tree.leaves(batch)[0].shape[0], self.batch.mesh.size)
+        # jit compiles for the sharding of its arguments: a state from a checkpoint must have the same sharding
+        return self.jitted(jax.device_put(state, self.state), key, batch)
+
+    def compile(self, state: Any, key: jax.Array, batch: Batch) -> None:
+        """Compiles for arguments of these shapes, so that calls with them do not. Any thread may call this."""
+        self.jitted.lower(*self.shapes(state, key, batch)).compile()
+
+    def shapes(self, state: Any, key: jax.Array, batch: Batch) -> tuple[Any, ...]:
+        """Returns shapes, dtypes and shardings of the arguments of a call."""
+        shardings = self.state, NamedSharding(self.batch.mesh, PartitionSpec()), self.batch
+        return tuple(map(_shapes, (state, key, batch), shardings))
+
+
+def _shapes(tree: Any, shardings: Any) -> Any:
+    """Returns shapes and dtypes of a tree's arrays with their shardings, a prefix of the tree."""
+
+    def shape(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+    return jax.tree.map(shape, tree, jax.tree.broadcast(shardings, tree))
 
 
 def device_count() -> int:

@@ -2,6 +2,7 @@
 
 - `RunConfig`: all settings of a run; `Schedule`: the steps at which the loop validates and saves.
 - `read_values`, `parsed`, `merged`, `updated`: convert files and texts to a dataclass; `as_dict`: back to JSON.
+- `value_of`, `as_text`, `descriptions`: the value of a setting, as it is typed, and the meaning of each setting.
 - `RENAMED`: old names of settings, and `renamed`, which converts them.
 
 Tyro is not used: it prints multi-line errors and needs control of the command line. Here argparse parses it, with
@@ -9,8 +10,11 @@ errors of one line.
 """
 
 import dataclasses
+import functools
+import inspect
 import json
 import math
+import re
 import sys
 import tomllib
 import types
@@ -186,6 +190,48 @@ def as_dict(config: Any) -> dict[str, Any]:
 
     values: dict[str, Any] = plain(config)
     return values
+
+
+def value_of(values: Mapping[str, Any], name: str) -> Any:
+    """Returns the value of a setting such as "agent.problem.devices" in a nested dict."""
+    return functools.reduce(lambda group, part: group[part], name.split("."), values)
+
+
+def as_text(value: Any) -> str:
+    """Formats a value of `as_dict` as it is typed in KEY=VALUE."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def descriptions(config: Any, prefix: str = "") -> dict[str, str]:
+    """Returns the description of every setting by name: its entry under "Attributes:" in its dataclass's docstring.
+
+    Settings without an entry have "".
+    """
+    result: dict[str, str] = {}
+    entries = _attribute_entries(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            result |= descriptions(value, f"{name}.")
+        else:
+            result[name] = entries.get(field.name, "")
+    return result
+
+
+def _attribute_entries(cls: type) -> dict[str, str]:
+    """Parses the sections "Attributes:" of a class and its bases; an entry may have several names, as "a, b: text"."""
+    entries: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        doc = inspect.cleandoc(vars(base).get("__doc__") or "")
+        section = re.search(r"^Attributes:\n((?:[ ]+.*\n?|\n)*)", doc, re.MULTILINE)
+        body = inspect.cleandoc("\n" + section[1]) if section else ""
+        for entry in re.split(r"\n(?=\S)", body):  # lines that continue an entry are indented
+            names, colon, text = entry.partition(": ")
+            if colon:
+                entries |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return entries
 
 
 def keys_of(config: Any, prefix: str = "") -> Iterator[str]:

@@ -4,6 +4,7 @@ that each bucket needs one compiled program. `prefetched` prepares the next batc
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +40,10 @@ class DataConfig:
     `zoo:training/hlo/train-split`, and `regal-like:x400@10000`, which is 400 graphs with seeds from 10000.
 
     Attributes:
-      train, validation, test: sets of graphs; no graph may be in two of them. `test` is the default set of `graphrl
-        evaluate`, and is not read during training: overlaps with it are found by the names of sets and files.
+      train: sets of training graphs; no graph may also be in `validation` or `test`.
+      validation: sets of held-out graphs, on which the loop validates.
+      test: default sets of `graphrl evaluate`. They are not read during training: graphs that are also in `train` or
+        `validation` are found by the names of sets and files.
       graphs: g, the number of graphs in a batch.
       buckets: number of size buckets: the training graphs are sorted by number of ops and cut into groups with one
         padded size each.
@@ -147,6 +150,12 @@ class Data:
         self.prefetch = config.prefetch
         self.training_graphs, self.validation_graphs = len(train), config.graphs * len(self._held_out)
 
+    def with_seed(self, seed: int) -> Self:
+        """Returns the data of another run on the same graphs, which both share."""
+        other = copy.copy(self)
+        other._seed = seed
+        return other
+
     def batch(self, step: int) -> Batch:
         """Creates the training batch of a step, counted from 1.
 
@@ -158,10 +167,8 @@ class Data:
         if self._whole is not None:
             return self._whole
         config = self._config
-        random = np.random.default_rng([self._seed, step])
-        open_buckets = self._buckets[: self._open_buckets(step)]
-        counts = np.array([len(bucket.graphs) for bucket in open_buckets])
-        bucket = open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
+        random = self._random(step)
+        bucket = self._bucket(step, random)
         n = len(bucket.graphs)
         chosen = random.choice(n, config.graphs, replace=n < config.graphs)
         noise = random.integers(2**31, size=config.graphs)
@@ -172,6 +179,16 @@ class Data:
             to = to if to.covers(self._common(graphs)) else self._common([*bucket.graphs, *graphs])
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
+
+    def samples(self, step: int) -> Iterator[Batch]:
+        """Yields a batch of each bucket, first of the one that `step` draws: the shapes that training needs."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        first = self._bucket(step, self._random(step))
+        for bucket in sorted(self._buckets, key=lambda bucket: bucket is not first):
+            graphs = [bucket.graphs[i % len(bucket.graphs)] for i in self._own]
+            yield Batch((), bucket.sizes, self._build(graphs, bucket.sizes))
 
     def validation(self) -> Iterator[Batch]:
         """Yields all held-out graphs in batches of g, smallest first; each batch drops the remainder of its group.
@@ -189,6 +206,15 @@ class Data:
         (bucket,) = self._buckets
         names = tuple(graph.name for graph in bucket.graphs)
         return Batch(names, bucket.sizes, self._build(bucket.graphs, bucket.sizes))
+
+    def _random(self, step: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, step])
+
+    def _bucket(self, step: int, random: np.random.Generator) -> _Bucket:
+        """Draws the bucket of a step with the first number of its generator."""
+        open_buckets = self._buckets[: self._open_buckets(step)]
+        counts = np.array([len(bucket.graphs) for bucket in open_buckets])
+        return open_buckets[int(random.choice(len(counts), p=counts / counts.sum()))]
 
     def _open_buckets(self, step: int) -> int:
         """Returns the number of buckets that a step draws from: 1 at first, all from the step `curriculum` on."""

@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, and its metrics in `metrics.jsonl`.
+"""The folder of a run: its lock, its settings in `run.json`, and its metrics in `metrics.jsonl`.
 
 One process owns the folder at a time, and a run that fails before its first checkpoint restores it. The metrics are one
 JSON object per line: `{"step": 12, "seconds": 3.4, "bucket": 96, "loss": ...}` for an update, and for a validation on
@@ -7,6 +7,7 @@ TensorBoard.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -14,12 +15,13 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
-from graphrl.files import make_folder, quote_path
+from graphrl.files import content, make_folder, quote_path, read_document, write_document
 from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints, current_metrics
+from graphrl.training.config import current_names
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -100,10 +102,22 @@ def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManage
     return writer(str(folder / BOARD), purge_step=purge, flush_secs=10)
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, object]]:
-    """Reads a run's `metrics.jsonl`, one dict per line, for plots; metrics have their new names."""
-    with open(Path(folder) / FILE, encoding="utf-8") as file:
-        return [json.loads(line, object_hook=current_metrics) for line in file]
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Reads a run's `metrics.jsonl`, one dict per line, for plots; metrics have their new names.
+
+    An incomplete last line, of a run that was killed or still writes, is left out.
+
+    Raises:
+      GraphrlError: the file cannot be read.
+    """
+    lines = []
+    with content(Path(folder) / FILE) as data:
+        for line in bytes(data).splitlines():
+            try:
+                lines.append(json.loads(line, object_hook=current_metrics))
+            except ValueError:
+                break
+    return lines
 
 
 def _truncate(file: "FileIO", after: int | None) -> None:
@@ -121,6 +135,37 @@ def _truncate(file: "FileIO", after: int | None) -> None:
 
 
 SETTINGS, _LOCK = "run.json", ".lock"
+FORMAT, VERSION = "graphrl-training", 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Contents of `run.json`: the agent's name, every setting (`config.as_dict`), and the name of the held-out metric
+    that selects the best checkpoint ("" in runs of version 0.2.0).
+    """
+
+    agent: str
+    config: dict[str, Any]
+    score: str = ""
+
+
+def read_settings(folder: Path) -> RunSettings:
+    """Reads the settings with which the folder's run was started; they have their new names.
+
+    Raises:
+      GraphrlError: the folder has no readable `run.json`.
+    """
+    settings = read_document(folder / SETTINGS, RunSettings, FORMAT, VERSION)
+    return dataclasses.replace(settings, config=current_names(settings.config, quote_path(folder / SETTINGS)))
+
+
+def write_settings(folder: Path, settings: RunSettings) -> None:
+    """Writes the settings of a run, atomically.
+
+    Raises:
+      GraphrlError: the file cannot be written.
+    """
+    write_document(folder / SETTINGS, settings, FORMAT, VERSION)
 
 
 def has_run(folder: Path) -> bool:

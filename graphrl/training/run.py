@@ -9,9 +9,10 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
@@ -19,21 +20,19 @@ from jax.sharding import Mesh
 
 from graphrl.costs.host.lowering import prepare_in_background
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.files import BrokenError, quote_path, read_document, write_document
-from graphrl.learning.learner import Learner, Metrics, on_mesh
+from graphrl.files import BrokenError, enable_compilation_cache, quote_path
+from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
 from graphrl.mesh import make_mesh
-from graphrl.process import enable_compilation_cache
 from graphrl.progress import Pace, ShowRow, compile_clock, progress_table
 from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
 from graphrl.training.checkpoints import Checkpoint, Checkpoints, Info, Values, find
-from graphrl.training.config import RunConfig, Schedule, as_dict, current_names, differences, updated
-from graphrl.training.data import Batch, Data, Shared, prefetched
-from graphrl.training.folder import SETTINGS, locked_folder, metrics_log
+from graphrl.training.config import RunConfig, Schedule, as_dict, differences, updated
+from graphrl.training.data import Batch, Data, Padded, Shared, prefetched
+from graphrl.training.folder import RunSettings, locked_folder, metrics_log, read_settings, write_settings
 from graphrl.units import format_end
 
-FORMAT, VERSION = "graphrl-training", 1
 _LINE_EVERY = 10.0  # seconds between lines of progress without a terminal
 
 
@@ -103,22 +102,50 @@ class Loop:
           KeyboardInterrupt: a stop was requested before the first checkpoint, when there is nothing to save.
         """
         step = 0 if checkpoint is None else checkpoint.info.step
-        state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
-        state = devices.replicate(state, self.mesh)
-        if checkpoint is None:
-            state = self._validate_and_save(0, state)
-        interrupted = self._stop_requested()
         remaining = range(step + 1, self.schedule.steps + 1)
-        with prefetched(self.data.batch, remaining, self.data.prefetch) as batches:
+        with (
+            prefetched(self.data.batch, remaining, self.data.prefetch) as batches,
+            self._compiled_ahead(start, remaining) as wait_for,
+        ):
+            state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
+            state = devices.replicate(state, self.mesh)
+            if checkpoint is None:
+                state = self._validate_and_save(0, state)
+            interrupted = self._stop_requested()
             while step < self.schedule.steps and not interrupted:
                 step += 1
                 self.stop.work = "this update"
-                state = self._update(step, state, next(batches))
+                batch = next(batches)
+                wait_for(batch.sizes)
+                state = self._update(step, state, batch)
                 interrupted = self._stop_requested()
                 if interrupted or self.schedule.saves(step):
                     state = self._validate_and_save(step, state)
                     interrupted = interrupted or self._stop_requested()
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
+
+    @contextlib.contextmanager
+    def _compiled_ahead(self, start: Any, steps: range) -> Iterator[Callable[[Padded], None]]:
+        """Context in which a thread compiles the update for each bucket, while this one initialises, validates and
+        trains on the buckets before. Yields a function that waits until the update for a bucket's sizes is compiled.
+
+        Several processes compile when they need a program, all in the same order, which XLA requires on accelerators.
+        """
+        compiled: dict[Padded, Future[None]] = {}
+        update = self.learner.update
+        assert isinstance(update, OnMesh)
+        if not steps or jax.process_count() > 1:
+            yield lambda sizes: None
+            return
+        state = jax.eval_shape(self.learner.init, self._init_key, start)
+        key = devices.replicate(self._update_key, self.mesh)
+        pool = ThreadPoolExecutor(1, "graphrl-compiler")
+        try:
+            for batch in self.data.samples(steps[0]):
+                compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
+            yield lambda sizes: compiled[sizes].result() if sizes in compiled else None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _stop_requested(self) -> bool:
         """True if any process is to stop; all processes must call this at the same point."""
@@ -248,7 +275,17 @@ def run_config(
     default = default_config(agent)
     if folder is None:
         return updated(default, values)
-    stored = _stored_settings(folder, name)
+    return continued_config(default, _stored_settings(folder, name), values, folder)
+
+
+def continued_config(
+    default: RunConfig[Any], stored: Mapping[str, Any], values: Mapping[str, Any], folder: Path
+) -> RunConfig[Any]:
+    """Returns the settings stored in a folder, updated by `values`, which may change `training.*` only.
+
+    Raises:
+      ProblemError: an unknown or wrong setting, or another change.
+    """
     config = updated(updated(default, stored), values)
     changed = [key for key in differences(stored, as_dict(config)) if not key.startswith("training.")]
     if changed:
@@ -258,10 +295,40 @@ def run_config(
     return config
 
 
-def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resume: bool = False) -> Result:
+class Parts(NamedTuple):
+    """The parts of a run that do not depend on its seed and schedule, so that several runs can share them."""
+
+    mesh: Mesh
+    data: Data
+    learner: Learner
+
+    @classmethod
+    def create(cls, agent: Agent, config: RunConfig[Any]) -> Self:
+        """Loads the graphs and creates the learner.
+
+        Raises:
+          GraphrlError: a set of graphs cannot be read, or the settings are inconsistent.
+        """
+        count, what = agent.work_items(config)
+        mesh = make_mesh(count, what=what)
+        devices.barrier(mesh)
+        data = run_data(agent, config, mesh)
+        return cls(mesh, data, agent.learner(config.agent, mesh, data))
+
+
+def train(
+    name: str,
+    agent: Agent,
+    config: RunConfig[Any],
+    folder: Path,
+    *,
+    resume: bool = False,
+    parts: Parts | None = None,
+    stop: Stop | None = None,
+) -> Result:
     """Trains in a folder (see `folder.locked_folder`) until the last step or a signal to stop.
 
-    Enables JAX's persistent compilation cache (`process.enable_compilation_cache`).
+    Enables JAX's persistent compilation cache (`files.enable_compilation_cache`).
 
     Args:
       name: name of the agent.
@@ -269,6 +336,9 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
       folder: folder of the run.
       resume: True continues an existing run from its last complete checkpoint; broken checkpoints after it are renamed,
         and one line on standard error reports this.
+      parts: parts of an earlier run with equal settings except seed and schedule, whose compiled programs it shares;
+        None creates them.
+      stop: the caller's `stop_on_signals`; None uses one for this run.
 
     Raises:
       ProblemError: the folder contains a run and `resume` is false, or the settings are inconsistent.
@@ -279,19 +349,17 @@ def train(name: str, agent: Agent, config: RunConfig[Any], folder: Path, *, resu
     enable_compilation_cache()
     with locked_folder(folder, resume):
         prepare_in_background()
-        count, what = agent.work_items(config)
-        mesh = make_mesh(count, what=what)
-        devices.barrier(mesh)
-        data = run_data(agent, config, mesh)
+        mesh, data, learner = parts or Parts.create(agent, config)
+        data = data.with_seed(config.seed)
         checkpoints = Checkpoints(folder, config.training.keep)
-        learner = agent.learner(config.agent, mesh, data)
         last = _last_readable(checkpoints, learner)
         if devices.is_main():
-            write_document(folder / SETTINGS, RunSettings(name, as_dict(config)), FORMAT, VERSION)
+            write_settings(folder, RunSettings(name, as_dict(config), learner.score))
         info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
-        with _observers(folder, config, last, learner.score) as observers, stop_on_signals() as stop:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, stop, agent.shares)
+        stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
+        with _observers(folder, config, last, learner.score) as observers, stopping as requested:
+            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, requested, agent.shares)
             outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
@@ -336,14 +404,14 @@ class TrainingError(GraphrlError):
 def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
     """Reads the settings with which the folder's run was started, and checks that it is a run of this agent."""
     try:
-        started = read_document(folder / SETTINGS, RunSettings, FORMAT, VERSION)
+        started = read_settings(folder)
     except BrokenError as error:
         raise GraphrlError(f"{error}: it has no settings of a run: choose another --out") from None
     if started.agent != name:
         raise ProblemError(
             f"{quote_path(folder)} has a run of {started.agent!r}: must be one of {name!r}; choose another --out"
         )
-    return current_names(started.config, quote_path(folder / SETTINGS))
+    return started.config
 
 
 def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
@@ -358,14 +426,6 @@ def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | N
             print(f"graphrl: {fault}: continuing from {quote_path(last.path)}", file=sys.stderr, flush=True)
         checkpoints.clean()
     return last
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Contents of `run.json`: the agent's name, and every setting (`config.as_dict`)."""
-
-    agent: str
-    config: dict[str, Any]
 
 
 @contextlib.contextmanager

@@ -18,10 +18,10 @@ from graphrl.compare.report import markdown, notes, times_table
 from graphrl.compare.runs import Row, Run, make_runs
 from graphrl.compare.table import summarise
 from graphrl.costs.problem import Problem
+from graphrl.files import enable_compilation_cache
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.methods import digest
-from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Budget
 from reproduce.results import bullets
 

@@ -47,7 +47,7 @@ gpu_device_info {
 DEVICE_BYTES = 150_000_000_000
 
 # Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
     "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True,
 }  # fmt: skip
@@ -106,7 +106,7 @@ def executable_for_gpu(
     Raises:
       GraphrlError: the packages are missing, jax has left them out, or the rule returns invalid orders.
     """
-    sharding = jax.sharding.SingleDeviceSharding(_device(device_bytes))
+    sharding = jax.sharding.SingleDeviceSharding(gpu_device(device_bytes))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
 
     @functools.wraps(function, updated=())
@@ -116,7 +116,7 @@ def executable_for_gpu(
     lowered = jax.jit(fresh, **options).trace(*shapes).lower(lowering_platforms=("cuda",))
     hook = contextlib.nullcontext() if rule is None else _listener().applies(rule)
     with without_disk_cache(), hook:
-        return lowered.compile(compiler_options=_OPTIONS)
+        return lowered.compile(compiler_options=OPTIONS)
 
 
 def memory_of(compiled: Any) -> GpuMemory:
@@ -132,7 +132,12 @@ def memory_of(compiled: Any) -> GpuMemory:
 
 
 @functools.cache
-def _device(memory: int) -> Any:
+def gpu_device(memory: int = DEVICE_BYTES) -> Any:
+    """Returns an H200 with this memory to compile for, or the GPU that jax has.
+
+    Raises:
+      GraphrlError: the packages are missing, or jax has left them out.
+    """
     if reason := missing():
         raise GraphrlError(reason)
     if jax.default_backend() == "gpu":

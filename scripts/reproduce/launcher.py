@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, suggest
-from graphrl.files import write_atomically
+from graphrl.files import enable_compilation_cache, write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
-from graphrl.process import enable_compilation_cache
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
 from reproduce.measurements import Measurements

@@ -15,12 +15,11 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.go.config import GoConfig
 from graphrl.bench import policies
 from graphrl.bench.cases import FAMILIES, TRANSFERS, Row, Settings, random_graph
-from graphrl.bench.envs import ENVS, EnvRow
 from graphrl.bench.maps import KERNEL, MAPS, MapRow, generation_program
 from graphrl.bench.measure import check_agreement
 from graphrl.bench.policies import CONFIG, DECODERS, LEARNING, ORDERS, SAMPLES, OrderRow
-from graphrl.bench.report import print_table
-from graphrl.bench.timing import Costs, Program, Sample, interleaved
+from graphrl.bench.report import SEARCH_TABLE, print_shares
+from graphrl.bench.timing import Costs, Limit, Program, Sample, interleaved
 from graphrl.cli import main
 from graphrl.costs.maps.problem import map_problem
 from graphrl.errors import GraphrlError, ProblemError
@@ -68,6 +67,16 @@ def test_programs_take_turns() -> None:
     assert fast.per_second("wall") == pytest.approx(1000)
 
 
+def test_a_limit_leaves_cases_out() -> None:
+    spent = Limit(0.0)
+    assert list(spent.within("abc")) == ["a"]
+    assert spent.left_out == 2
+    enough = Limit(1000.0)
+    assert list(enough.within("abc")) == ["a", "b", "c"]
+    assert enough.left_out == 0
+    assert 0 < enough.share(4).left <= 250
+
+
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
@@ -111,6 +120,7 @@ def test_disagreement_is_an_error() -> None:
 @pytest.fixture
 def own_cache() -> Iterator[None]:
     """Restores jax's cache of compiled programs, which the command disables, for later tests."""
+    jax.devices()  # the tests' two: the command would ask for one
     cache = jax.config.values["jax_enable_compilation_cache"]
     yield
     jax.config.update("jax_enable_compilation_cache", cache)
@@ -119,9 +129,10 @@ def own_cache() -> Iterator[None]:
 def measured(folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, cases: int) -> list[dict[str, Any]]:
     """The rows of a small run that must succeed, as JSON; speeds are not tested."""
     out = folder / "out"
-    assert main(["bench", *arguments.split(), "--quick", "--json", "--output", str(out)]) == 0
+    assert main(["bench", *arguments.split(), "--all", "--quick", "--json", "--output", str(out)]) == 0
     printed = capsys.readouterr()
-    progress = [line.partition(" ")[0] for line in printed.err.splitlines()]
+    lines = [line for line in printed.err.splitlines() if not line.startswith("graphrl: compiling")]  # once a machine
+    progress = [line.partition(" ")[0] for line in lines]
     assert progress == [f"{i + 1}/{cases}" for i in range(cases)]
     assert sorted(path.name for path in out.iterdir()) == ["bench.jsonl", "bench.png"]
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
@@ -151,20 +162,15 @@ def test_search_is_measured_with_the_baseline(tmp_path: Path, capsys: pytest.Cap
     assert 0 < search.own_share < 1
     assert search.beta_share < 1
     assert search.cached_compile_s > 0
-    print_table(rows)
-    table = capsys.readouterr().out
-    assert "/ pure JAX" in table
-    assert table.index(" 64 ") < table.index("BRKGA")
-
-
-@pytest.mark.usefixtures("own_cache")
-def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = [EnvRow(**row) for row in measured(tmp_path, capsys, "--envs 2 --sizes 16 --threads 1", 1)]
-    assert (row.env, row.n, row.envs, row.transfer) == ("Proposal-v0", 16, 2, "rendezvous")
-    assert row.evaluations_per_s == pytest.approx(row.proposals_per_s * row.evaluations)
-    assert row.ratio_to_batch > 0
-    ENVS.table.print([row])
-    assert "proposals / s" in capsys.readouterr().out
+    show = SEARCH_TABLE.printer()
+    show([rows[:2]])
+    first = capsys.readouterr().out
+    show([rows[2:]])
+    assert "/ pure JAX" in first
+    assert " 64 " in first
+    assert "BRKGA, peak memory" in capsys.readouterr().out
+    print_shares(rows)
+    assert "Beta draws" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -173,7 +179,7 @@ def test_command_measures_decoders_and_learning(tmp_path: Path, capsys: pytest.C
     assert [(row.work, row.n, row.graphs) for row in rows] == [(work, 16, 2) for work in (*DECODERS, LEARNING)]
     assert [row.orders for row in rows] == [1, SAMPLES, SAMPLES, CONFIG.samples]
     assert all(row.orders_per_s > 0 and row.ratio_to_drawing > 0 for row in rows)
-    ORDERS.table.print(rows)
+    ORDERS.table.printer()(rows)
     assert "orders / s" in capsys.readouterr().out
 
 
@@ -195,7 +201,7 @@ def test_command_measures_memory_maps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [(row.work, row.n, row.maps) for row in rows] == [(KERNEL, n, maps) for n in (80, 108) for maps in (2, 6)]
     assert rows[-1].graph == "resnet101"
     assert all(row.maps_per_s > 0 and row.ratio_to_host > 0 for row in rows)
-    MAPS.table.print(rows)
+    MAPS.table.printer()(rows)
     assert "maps / s" in capsys.readouterr().out
 
 
@@ -210,11 +216,24 @@ def test_generations_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["--envs", "1,1"], 2, "envs is 1, 1: must be different numbers from 1 to 65536"),
+        (["Order-v0"], 1, "no environment 'Order-v0' to measure: known are Ordering-v0, MemoryMap-v0"),
+        (["--envs", "Go"], 1, "known are Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0"),
+        (
+            ["--envs", "1,8"],
+            1,
+            "--envs is 1,8: must be names of environments, as in `graphrl bench Proposal-v0",
+        ),
+        (["--envs", ""], 2, "environments are none"),
+        (["--envs", "--counts", "0,4"], 2, "counts is 0, 4: must be different numbers from 1 to 65536"),
+        (["--envs", "--policies", "greedy"], 2, "policies are greedy: must be one or more of random, network"),
+        (["--envs", "--graphs", "3"], 1, "--graphs does not go with environments"),
+        (["Ordering-v0", "--orders"], 1, "--orders does not go with environments"),
+        (["--counts", "3"], 1, "--counts does not go with the search: leave it out"),
+        (["--maps", "--counts", "3"], 1, "--counts does not go with --maps"),
+        (["--all", "--seconds", "3"], 2, "not allowed with argument"),
         (["--envs", "--seed", "-1"], 2, "seed is -1"),
         (["--sizes", ""], 2, "sizes is empty"),
-        (["--envs", "--transfers", ""], 2, "transfers is empty"),
-        (["--envs", "--graphs", "3"], 1, "--graphs does not go with --envs"),
+        (["--transfers", ""], 2, "transfers is empty"),
         (["--orders", "0"], 2, "orders is 0: must be different numbers from 1 to 4096"),
         (["--orders", "--transfers", "link"], 1, "--transfers does not go with --orders"),
         (["--maps", "--transfers", "link"], 1, "--transfers does not go with --maps"),

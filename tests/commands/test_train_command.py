@@ -15,7 +15,7 @@ from command_line import fault, sets
 from comparison_rows import read_rows
 from tiny_regal import REGAL
 
-from graphrl.agents import AGENTS
+from graphrl.agents import AGENTS, find_agent
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.topoformer.config import TopoformerConfig
@@ -26,6 +26,8 @@ from graphrl.solvers.base import Task
 from graphrl.solvers.rules.simple import solve_given
 from graphrl.solvers.solver import SOLVERS, Solver
 from graphrl.training.checkpoints import find, read
+from graphrl.training.config import descriptions, keys_of
+from graphrl.training.run import default_config
 
 
 @pytest.fixture
@@ -62,10 +64,28 @@ def test_settings_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     config = tmp_path / "settings.toml"
     config.write_text("[agent]\nrate = 0.5\n")
     assert main(["train", "tiny", "--config", str(config), "--settings", *sets("training.steps=4")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert {"agent.rate=0.5", "training.steps=4", "agent.layers=4,4", "agent.poisoned=none", "seed=0"} <= set(lines)
-    assert main(["train", "tiny", "--settings", *sets(*lines)]) == 0
-    assert capsys.readouterr().out.splitlines() == lines  # listed settings can be passed back
+    printed = capsys.readouterr().out
+    settings = [line.split()[0] for line in printed.splitlines() if not line.startswith(" ")]
+    assert {"agent.rate=0.5", "training.steps=4", "agent.layers=4,4", "agent.poisoned=none", "seed=0"} <= set(settings)
+    assert re.search(r"^training\.steps=4 +total number of parameter updates$", printed, re.MULTILINE)
+    assert main(["train", "tiny", "--settings", *settings]) == 0
+    assert capsys.readouterr().out == printed  # listed settings can be passed back
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_setting_is_described(name: str) -> None:
+    config = default_config(find_agent(name))
+    described = descriptions(config)
+    assert [key for key in described if not described[key]] == []
+    assert list(described) == list(keys_of(config))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_settings_stand_anywhere_after_the_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "tiny", "agent.rate=0.5", "--out", str(tmp_path), "training.steps=4", "--settings", "--json"]
+    assert main([*command, "seed=3"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["agent"]["rate"], values["training"]["steps"], values["seed"]) == (0.5, 4, 3)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -78,6 +98,10 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
+        (("train", "tiny", "--json", "agent.rat=1"), 2, "did you mean agent.rate"),
+        (("train", "tiny", "rate=1"), 2, "did you mean agent.rate"),
+        (("train", "tiny", "--out", "a", "b"), 2, "'b' is not KEY=VALUE"),
+        (("train", "tiny", "--step", "a=1"), 2, "unrecognized arguments: --step"),
         (("train", "tiny", "--config", str(tmp_path / "no.toml")), 1, "no.toml"),
         (("train", "tiny", "--out", str(file)), 1, "it is a file, and must be a folder"),
         (("train", "tiny", "--out", str(file / "run")), 1, "cannot make the folder"),

@@ -12,11 +12,10 @@ from checkpoint_programs import WEIGHTS, X, checkpointed, scanned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from jax.experimental.hijax import VJPHiPrimitive
 from traced import TOY, only, shape
 
 from graphrl.graphs.readers.jaxpr.reader import from_jax
-from graphrl.graphs.readers.jaxpr.work import scan_operands
+from graphrl.graphs.readers.jaxpr.work import HIGH_LEVEL, scan_operands
 
 
 def test_scan_costs_its_body_times_its_length() -> None:
@@ -137,7 +136,7 @@ def test_checkpoints_of_jax_s_new_implementation_cost_what_they_compute() -> Non
 
 
 def test_a_high_level_primitive_is_what_it_stands_for() -> None:
-    class Cube(VJPHiPrimitive):
+    class Cube(HIGH_LEVEL):
         """x ** 3 by two products."""
 
         def __init__(self, aval: object) -> None:

@@ -43,13 +43,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_and_records_every_update_once(whole: Path) -> None:
     lines = read_metrics(whole)
-    errors = [-line["validation"]["negative_error"] for line in lines if "validation" in line]  # type: ignore[index]
+    errors = [-line["validation"]["negative_error"] for line in lines if "validation" in line]
     assert errors[-1] < errors[0] / 2
     assert len(errors) == 4  # before training, after 5 and 10, and at the end
     updates = [line for line in lines if "loss" in line]
     assert [line["step"] for line in updates] == list(range(1, 13))
     assert [line["env_steps"] for line in updates] == list(range(4, 52, 4)), "a step for each of 4 graphs"
-    assert all(line["env_steps_per_second"] > 0 for line in updates)  # type: ignore[operator]
+    assert all(line["env_steps_per_second"] > 0 for line in updates)
     assert list((whole / "tensorboard").glob("events*"))
 
 
@@ -93,7 +93,7 @@ def test_a_run_with_old_names_of_settings_and_metrics_goes_on(
         path.write_text(text.replace('"negative_error"', '"speedup_least"'))
     capsys.readouterr()
     assert [look["speedup_min"] for look in read(run).info.validation]
-    assert "speedup_min" in read_metrics(run)[0]["validation"]  # type: ignore[operator]
+    assert "speedup_min" in read_metrics(run)[0]["validation"]
     assert read(run).info.config["data"]["prefetch"] == 2
     train_tiny(run, "training.steps=12", resume=True)
     assert f"graphrl: {run}/run.json: deprecated names of settings: agent.start is now" in capsys.readouterr().err

@@ -28,7 +28,8 @@ class EgrlConfig:
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
         `learner.update_ppo`.
       samples: number of maps per graph in a PPO update.
-      reward: see `domain.evaluate`; "valid" is the paper's, "rectified" ours.
+      reward: reward of a map: "valid", the paper's, is negative if the compiler moved anything; "rectified" (ours) is
+        that of the compiler's valid version of the map.
       hint: the map that networks see in addition to the features: "none", everything in memory 0, as in the paper;
         "compiler", the compiler's own; or "uniform", the fastest of the compiler's maps for requests of one memory for
         all weights and one for all outputs, M^2 requests for M memories.

@@ -38,8 +38,11 @@ class RegalConfig:
       actions: number of actions sampled per graph and update.
       learning_rate: Adam's learning rate.
       max_grad_norm: gradients are clipped to this global norm.
-      entropy_coefficient, value_coefficient, clip: see `reinforce.Weights`.
-      baseline: baseline of the rewards: see `reinforce.Weights`.
+      entropy_coefficient: weight of the entropy bonus in the loss: normalised advantage per nat.
+      value_coefficient: weight of the learned baseline's squared error in the loss.
+      clip: largest absolute value of normalised advantages.
+      baseline: baseline of the rewards: "learned", the papers'; or "leave-one-out", the mean of the graph's other
+        actions.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
         "" starts from new parameters. Training with few evaluations learns coarse properties cheaply; many evaluations
         then refine them.

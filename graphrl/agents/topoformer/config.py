@@ -42,7 +42,7 @@ class TopoformerConfig:
       epoch: number of updates per epoch.
       warmup: number of updates in which the learning rate rises from 0.
       max_grad_norm: gradients are clipped to this global norm.
-      clip: see `reinforce.Weights`.
+      clip: largest absolute value of normalised advantages.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
         "" starts from new parameters.
 

@@ -98,6 +98,12 @@ def beta_table(alpha: jax.Array, beta: jax.Array) -> BetaTable:
 class Parameters:
     """Population sizes and elite bias of BRKGA. Static: each combination compiles a program.
 
+    Attributes:
+      population: number of chromosomes of a generation.
+      elites: number of best chromosomes that survive into the next generation.
+      mutants: number of new random chromosomes per generation.
+      elite_bias: probability that a child inherits a gene from its elite parent.
+
     Raises:
       ProblemError: a value is out of range.
     """

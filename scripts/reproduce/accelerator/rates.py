@@ -105,7 +105,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     index = jnp.arange(count, dtype=jnp.int32) % len(jax.tree.leaves(episode.params)[0])
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[index], episode.params)
     keys = jax.random.split(jax.random.key(settings.seed), count)
-    mapped = jax.vmap(lambda key, params: _rollout(episode, key, params))
+    mapped = jax.vmap(lambda key, params: rollout(episode, key, params))
     spread = jax.shard_map(mapped, mesh=mesh, in_specs=BY_GRAPH, out_specs=BY_GRAPH, check_vma=False)
     arguments = jax.device_put((keys, params), NamedSharding(mesh, BY_GRAPH))
     compiled, compile_s = compile_program(spread, *arguments)
@@ -117,7 +117,7 @@ def _rates(episode: _Episode, count: int, settings: Settings) -> Row:
     return {"n": episode.n, "steps": episode.steps, "threads": settings.threads, **rates}
 
 
-def _rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
+def rollout(episode: _Episode, key: jax.Array, params: Any) -> tuple[jax.Array, Any, jax.Array]:
     """Plays an episode of random valid actions: returns its return, the last observation, and True if it has ended."""
     env, keys = episode.env, jax.random.split(key, episode.steps + 1)
 

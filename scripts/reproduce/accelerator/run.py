@@ -19,7 +19,6 @@ from reproduce.accelerator.job import Job, Row
 from reproduce.accelerator.page import page_text, write_curves
 
 SHARES = {"costs": 50.0, "rollouts": 95.0, "search": 45.0, "training": 60.0, "cpu": 45.0}  # of the time; for each agent
-SMALL = 240.0  # seconds: with less, sizes are small
 MARGIN = 0.97  # shared part of the remaining time: processes take a while to end
 # Compilation takes half of the time, and programs run several times slower. jax 0.11 has only one kind of fusions.
 LITTLE_EFFORT = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -34,7 +33,6 @@ def run(args: argparse.Namespace, started: float) -> int:
       args: parsed command line.
       started: start of the time limit, by `time.time`.
     """
-    args.small = args.seconds < SMALL
     rows: list[Row] = []
     try:
         make_folder(args.output.parent)

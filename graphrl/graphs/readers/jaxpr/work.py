@@ -26,13 +26,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.hijax import VJPHiPrimitive
+from jax.experimental import hijax
 from jax.extend import core
 
 from graphrl.errors import GraphError
 from graphrl.graphs.layers import Layer, Window
 from graphrl.graphs.readers.work import Work, costliest, in_turn, repeated, traffic
 
+HIGH_LEVEL: Any = hijax.HiPrim if hasattr(hijax, "HiPrim") else hijax.VJPHiPrimitive  # jax 0.12 renamed the class
 RANDOM_FLOPS = 50  # per 32-bit word: 20 rounds of add, rotate and xor over a pair of words, plus the key schedule
 
 DATA_MOVEMENT = frozenset(
@@ -152,7 +153,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in params.items():
         if isinstance(value, core.ClosedJaxpr | core.Jaxpr):
             inner[key] = value
-        elif isinstance(value, VJPHiPrimitive):
+        elif isinstance(value, HIGH_LEVEL):
             inner[key] = _expanded(value)
         elif isinstance(value, tuple | list):
             names = getattr(value, "_fields", range(len(value)))

@@ -1,0 +1,131 @@
+"""Steps a second of environments: cells, policies, rollouts, and `graphrl bench ENV...`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphrl.bench import machine, steps
+from graphrl.bench.cases import Settings
+from graphrl.bench.envs import ROLLOUTS, _valid, make_instances, map_problems, random_policy
+from graphrl.bench.steps import STEPS_TABLE, Cell, StepRow, Steps, after_reset, cells, rollout
+from graphrl.bench.timing import Limit
+from graphrl.cli import main
+from graphrl.envs.registry import registered
+
+SMALL = Settings(sizes=(16,), repeats=2, seconds=0.01)
+
+
+@pytest.fixture(autouse=True)
+def own_cache() -> Iterator[None]:
+    """Restores jax's cache of compiled programs, which the benchmark disables, for later tests."""
+    jax.devices()  # the tests' two: the command would ask for one
+    cache = jax.config.values["jax_enable_compilation_cache"]
+    yield
+    jax.config.update("jax_enable_compilation_cache", cache)
+
+
+def bench(arguments: str) -> int:
+    """Runs the command on one thread, with short samples; returns the exit code."""
+    return main(["bench", *arguments.split(), "--threads", "1", "--quick"])
+
+
+def test_every_environment_is_measured() -> None:
+    assert set(ROLLOUTS) == set(registered())
+
+
+def test_the_most_telling_cells_come_first() -> None:
+    order = [(cell.policy, cell.ops, cell.envs) for cell in cells("A", (512, 64), (1, 256, 16), steps.POLICIES)]
+    assert len(order) == len(set(order)) == 12
+    assert order[:4] == [("random", 64, 16), ("random", 64, 256), ("random", 512, 16), ("network", 64, 16)]
+    assert order[-1] == ("network", 512, 1)
+    assert str(Cell("A", "random", 512, 1)) == "A, 512 ops, 1 environment, random"
+
+
+def test_random_actions_are_valid_and_uniform() -> None:
+    mask = jnp.asarray([[True, False, True, True], [False, False, False, True]])
+    drawn = np.asarray(jax.vmap(lambda key: _valid(key, mask))(jax.random.split(jax.random.key(0), 3000)))
+    counts = np.bincount(drawn[:, 0], minlength=4)
+    assert counts[1] == 0
+    assert (counts[[0, 2, 3]] > 850).all()
+    assert (drawn[:, 1] == 3).all()
+
+
+def test_sizes_of_memory_maps() -> None:
+    assert [problem.graph.name for problem in map_problems(64, 5, 0)] == ["resnet50"]
+    assert [problem.steps for problem in map_problems(20, 2, 0)] == [20, 20]
+
+
+def test_a_rollout_is_an_episode_of_steps() -> None:
+    """Carrying only the changed parts of observations makes no difference."""
+    first = after_reset(make_instances("Ordering-v0", 16, 2, 0), 0)
+    assert {None} < set(first.sources)
+    env, params = first.instances.env, first.instances.params
+    policy = random_policy(env, jax.tree.map(lambda leaf: leaf[0], params))
+    done, total, _ = jax.jit(rollout(first, policy, 16))(first.keys, first.state, first.changed, params, ())
+    assert done.all()
+    step, act = jax.jit(jax.vmap(env.step)), jax.jit(lambda key, observation: policy.act(key, (), observation))
+    state, timestep = jax.jit(jax.vmap(env.reset))(first.keys, params)
+    for number in range(16):
+        now = jax.vmap(jax.random.fold_in, (0, None))(first.keys, number)
+        state, timestep = step(now, state, act(now, timestep.observation), params)
+        assert timestep.done.all() == (number == 15)
+    np.testing.assert_allclose(total, timestep.reward, rtol=1e-6)
+
+
+def test_command_measures_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The network plays whole episodes."""
+    assert bench(f"Ordering-v0 --counts 2 --sizes 70 --json --output {tmp_path}") == 0
+    printed = capsys.readouterr()
+    assert [line.partition(" (")[0] for line in printed.err.splitlines()] == [
+        "1/2 Ordering-v0, 70 ops, 2 environments, random",
+        "2/2 Ordering-v0, 70 ops, 2 environments, network",
+    ]
+    assert "next Ordering-v0, 70 ops, 2 environments, network" in printed.err
+    assert (tmp_path / "bench.jsonl").read_text() == printed.out
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    rows = [StepRow(**json.loads(line)) for line in printed.out.splitlines()]
+    assert [(row.policy, row.n, row.envs, row.steps) for row in rows] == [("random", 70, 2, 64), ("network", 70, 2, 70)]
+    for row in rows:
+        assert row.steps_per_s is not None
+        assert row.steps_per_s > 0
+        assert row.s_per_million_steps == pytest.approx(1e6 / row.steps_per_s)
+        assert row.compile_s is not None
+        assert row.jax_steps_per_s is row.ratio_to_jax is None  # the same program
+        assert row.skipped == ""
+    STEPS_TABLE.printer()(rows)
+    assert "Ordering-v0          70          2  random" in capsys.readouterr().out
+
+
+def test_what_takes_too_long_is_marked_and_the_rest_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MAX_CALL", 1e-9)
+    small = Steps(SMALL, ["Ordering-v0"], (2, 4), ["random"])
+    one, two = (row for rows in small.measure(Limit(None), lambda _: None) for row in rows)
+    assert one.steps_per_s is not None
+    assert two.steps_per_s is None
+    assert two.skipped.startswith("a call would take about")
+    STEPS_TABLE.printer()([one, two])
+    assert "a call would take about" in capsys.readouterr().out
+    monkeypatch.setattr(machine, "free_bytes", lambda: 0)
+    (row,) = next(Steps(SMALL, ["Ordering-v0"], (2,), ["random"]).measure(Limit(None), lambda _: None))
+    assert row.skipped.startswith("needs ")
+    assert bench("Ordering-v0 --sizes 16 --counts 2,4 --seconds 1ms") == 0
+    printed = capsys.readouterr()
+    assert "of memory" in printed.out
+    assert "graphrl: 3 of 4 cases were left out for time: --all measures all" in printed.err
+
+
+@pytest.mark.slow
+def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--envs all --sizes 16 --counts 2 --json --all") == 0
+    rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [(row.env, row.policy) for row in rows] == [(env, policy) for env in ROLLOUTS for policy in steps.POLICIES]
+    assert all(row.steps_per_s for row in rows)
+    compiled = {row.env for row in rows if row.ratio_to_jax is not None}
+    assert compiled == {"Compile-v0", "Proposal-v0"}
