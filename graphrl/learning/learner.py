@@ -135,17 +135,22 @@ def _shapes(tree: Any, shardings: Any) -> Any:
 
 def device_count() -> int:
     """Returns the number of devices that share the batch of the function that is being traced; 1 without a mesh."""
+    return _mesh_size() or 1
+
+
+def _mesh_size() -> int | None:
+    """Returns the size of the mesh on which the function that is being traced will run; None without a mesh."""
     try:
         return jax.lax.axis_size(AXIS)
-    except NameError:  # the axis is not bound: there is no mesh
-        return 1
+    except NameError:  # the axis is not bound
+        return None
 
 
 def keys(key: jax.Array, graphs: int) -> jax.Array:
     """Derives a key for each of this device's graphs, `[graphs]`, from an update's key and the graph's index in the
     whole batch. Equal seeds thus give equal parameters, up to rounding, on any number of devices and processes.
     """
-    first = jax.lax.axis_index(AXIS) * graphs if device_count() > 1 else 0
+    first = jax.lax.axis_index(AXIS) * graphs if _mesh_size() else 0
     return jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(graphs))
 
 
@@ -157,7 +162,7 @@ def mean(values: jax.Array) -> jax.Array:
 def mean_min_max(name: str, values: jax.Array) -> dict[str, jax.Array]:
     """Computes mean, minimum and maximum over all devices' values, `[]` each, named "NAME", "NAME_min", "NAME_max"."""
     least, most = values.min(), values.max()
-    if device_count() > 1:
+    if _mesh_size():
         least, most = jax.lax.pmin(least, AXIS), jax.lax.pmax(most, AXIS)
     return {name: mean(values), f"{name}_min": least, f"{name}_max": most}
 
@@ -178,7 +183,7 @@ def count(values: jax.Array) -> jax.Array:
 
 def sum_devices(tree: Any) -> Any:
     """Sums the arrays of a pytree over the devices."""
-    return jax.lax.psum(tree, AXIS) if device_count() > 1 else tree
+    return jax.lax.psum(tree, AXIS) if _mesh_size() else tree
 
 
 MAX_COUNT = 2**31 - 1  # for settings that only cost time; those that determine memory have separate limits
