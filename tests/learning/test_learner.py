@@ -28,6 +28,7 @@ GO = (
     "agent.rounds=1",
 )
 EGRL = ("data.train=zoo:mobilenet/inference/b1/jaxpr", "data.graphs=1", "agent.width=4", "agent.encoder=means")
+# Adam turns rounding errors of gradients near 0 into steps of up to the learning rate: a low one for EGRL's search
 SETTINGS = {
     "regal": (*GRAPHS, "agent.evaluations=100", "agent.width=8", "agent.actions=2"),
     "topoformer": (*GRAPHS, "agent.layers=1", "agent.width=16", "agent.samples=4", "agent.baseline=greedy-rollout"),
@@ -40,6 +41,7 @@ SETTINGS = {
         "agent.learning=search",
         "agent.population=4",
         "agent.boltzmann=0.25",
+        "agent.rate=1e-5",
         "agent.replay=1000",
     ),
 }
