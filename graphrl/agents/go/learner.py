@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
@@ -36,7 +35,6 @@ from graphrl.learning import learner as learning
 from graphrl.learning import ppo
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo.settings import likeliest, sample
-from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 
 MAX_GAIN = 2.0  # maximum gain of a change, percent of the makespan
@@ -227,7 +225,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
     Returns:
       The new state, and means of `ppo.learn`'s metrics, with "best": the percent by which the best plan of the last
-      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "gradient_norm".
+      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "grad_norm".
     """
     if settings.learning == "imitation":
         return _imitate(settings, state, batch)
@@ -242,7 +240,8 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
     # a loop, since a program with the networks of each transfer model apart takes XLA as many times as long
     state, metrics = jax.lax.scan(all_rounds, state, (jnp.arange(len(batch)), _stacked(batch)))
-    return state, {name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][:, -1].mean()}
+    totals = {"best": metrics["best"][:, -1].mean(), "env_steps": metrics["env_steps"].sum()}
+    return state, {name: value.mean() for name, value in metrics.items()} | totals
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
@@ -252,11 +251,11 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = partial(imitation_loss, policy, params["policy"], settings.network.tasks)
         losses = jax.vmap(jax.vmap(of_graph))(_stacked(batch))
-        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
+        return losses.mean() / learning.device_count(), {"loss": learning.mean(losses)}
 
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
-    optimiser = learning.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
-    state, metrics["gradient_norm"] = learning.descend(optimiser, state, gradient)
+    optimiser = learning.optimiser(settings.ppo.learning_rate, settings.ppo.max_grad_norm)
+    state, metrics["grad_norm"] = learning.descend(optimiser, state, gradient)
     return state, metrics
 
 
@@ -347,20 +346,12 @@ def fine_tune(
 def _fine_tune(
     settings: GoSettings, policy: Any, instance: CompileInstance, key: jax.Array, updates: int
 ) -> tuple[LearnerState, _RoundState]:
-    env = settings.env
-
-    def all_rounds(policy: Any, key: jax.Array, instance: CompileInstance) -> tuple[LearnerState, _RoundState]:
-        init_key, play_key = jax.random.split(key)
-        best_state = _initial_state(env, instance)
-        carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
-        keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
-        state, best_state = jax.lax.scan(partial(_round, settings, env), carry, keys)[0]
-        return state, jax.tree.map(lambda leaf: leaf[0], best_state)
-
-    one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
-    return jax.shard_map(all_rounds, mesh=one, in_specs=no_axis, out_specs=no_axis, check_vma=False)(
-        policy, key, instance
-    )
+    init_key, play_key = jax.random.split(key)
+    best_state = _initial_state(settings.env, instance)
+    carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
+    keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
+    state, best_state = jax.lax.scan(partial(_round, settings, settings.env), carry, keys)[0]
+    return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
 
 def gain(reward: jax.Array) -> jax.Array:
