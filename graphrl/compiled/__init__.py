@@ -187,7 +187,9 @@ def unannounced() -> Iterator[None]:
 @contextlib.contextmanager
 def background_compile(function: Callable[..., Any], what: str, prepare: Callable[[], None]) -> Iterator[None]:
     """Context in which another process compiles a function, see `start_compile`. At exit it waits for the process."""
-    process = start_compile(function, what, prepare)
+    process = start_compile(
+        function, what, f"from {prepare.__module__} import {prepare.__name__} as prepare; prepare()"
+    )
     try:
         yield
         if process:
@@ -201,9 +203,7 @@ def background_compile(function: Callable[..., Any], what: str, prepare: Callabl
 _compiling: dict[Path, subprocess.Popen[bytes]] = {}  # by marker file; `announced` waits for them
 
 
-def start_compile(
-    function: Callable[..., Any], what: str, prepare: Callable[[], None]
-) -> subprocess.Popen[bytes] | None:
+def start_compile(function: Callable[..., Any], what: str, code: str) -> subprocess.Popen[bytes] | None:
     """Starts a process that compiles a function and stores it on disk. If it fails, this one compiles as usual.
 
     It is started only if it saves time: the function is not on disk yet, its folder can be written, and there is a
@@ -212,14 +212,13 @@ def start_compile(
     Args:
       function: an `entry`.
       what: its name, as for `announced`.
-      prepare: a function of a module that compiles it.
+      code: Python that compiles it.
     """
     mark = ready(function, what)
     if mark in _compiling:
         return _compiling[mark]
     if mark.exists() or not is_writable(folder(function)) or count_cores() < 2:
         return None
-    code = f"from {prepare.__module__} import {prepare.__name__} as prepare; prepare()"
     silent = subprocess.DEVNULL
     with contextlib.suppress(OSError):
         _compiling[mark] = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)

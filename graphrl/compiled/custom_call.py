@@ -27,6 +27,8 @@ import jax
 import jax.numpy as jnp
 import numba.extending
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils
@@ -41,6 +43,7 @@ from graphrl.compiled import (
     integer,
     is_writable,
     part,
+    start_compile,
     unannounced,
 )
 from graphrl.compiled.pointers import (
@@ -330,6 +333,13 @@ class CustomCall:
                 target = jax.ffi.pycapsule(self._compiled.address)
                 jax.ffi.register_ffi_target(self.name, target, platform="cpu")
 
+    def start(self) -> None:
+        """Starts to compile the function in another process, if that saves time: see `start_compile`."""
+        with _lock:
+            if self._compiled is None and self.what:
+                module, name = self.function.__module__, self.function.__name__
+                start_compile(self.function, self.what, f"from {module} import {name}; {name}.register()")
+
     def _compile(self) -> Any:
         users, here = config.CACHE_DIR, folder(self.function)
         config.CACHE_DIR = str(here)
@@ -340,8 +350,24 @@ class CustomCall:
 
     def __call__(self, results: Sequence[jax.ShapeDtypeStruct], *operands: Any) -> list[jax.Array]:
         """Calls it on operands, see `typed`; under `jax.vmap` all have leading axes of the mapped size or 1."""
-        self.register()
-        return list(jax.ffi.ffi_call(self.name, tuple(results), vmap_method="expand_dims")(*operands))
+        self.start()
+        first, *others = operands
+        call = jax.ffi.ffi_call(self.name, tuple(results), vmap_method="expand_dims")
+        return list(call(_registered.bind(jnp.asarray(first), call=self), *others))
+
+
+def _register_and_pass(array: Any, *, call: CustomCall) -> Any:
+    call.register()
+    return array
+
+
+# Identity of the first operand of a custom call. XLA must find the function when it compiles, not before: tracing goes
+# on while another process compiles it, and a program for another platform never needs it.
+_registered = Primitive("graphrl_registered")
+_registered.def_impl(_register_and_pass)
+_registered.def_abstract_eval(lambda array, *, call: array)
+batching.defvectorized(_registered)
+mlir.register_lowering(_registered, lambda _, array, *, call: [_register_and_pass(array, call=call)])
 
 
 def custom_call(name: str, what: str = "", seconds: int = 10) -> Callable[[Callable[..., Any]], CustomCall]:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from graphrl.costs.host.lowering import prepare_in_background
+from graphrl.costs.host.lowering import start_compiling
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, enable_compilation_cache, quote_path
 from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
@@ -348,7 +348,7 @@ def train(
     """
     enable_compilation_cache()
     with locked_folder(folder, resume):
-        prepare_in_background()
+        start_compiling()
         mesh, data, learner = parts or Parts.create(agent, config)
         data = data.with_seed(config.seed)
         checkpoints = Checkpoints(folder, config.training.keep)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.compiled import inlined, integer, part, start_compile
+from graphrl.compiled import inlined, integer, part
 from graphrl.compiled.custom_call import (
     MANY,
     count_outer,
@@ -73,15 +73,10 @@ NAME = "costs"
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
 
 
-def prepare() -> None:
-    """Compiles the costs, or loads them from disk."""
-    costs_of_lanes.register()
-
-
-def prepare_in_background() -> None:
+def start_compiling() -> None:
     """Starts to compile the costs in another process, if they are not on disk and CPUs are used."""
     if is_chosen():
-        start_compile(costs_of_lanes.function, NAME, prepare)
+        costs_of_lanes.start()
 
 
 def host_costs(
