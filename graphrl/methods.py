@@ -232,13 +232,16 @@ def _find(method: str, registered: Callable[[str], M]) -> M:
 
 def _registered(name: str) -> Solver[Any]:
     name = OLD_NAMES.get(name, name)
-    _import(name, METHODS)
+    if name not in SOLVERS:  # methods of other packages are there once their module is imported
+        _import(name, METHODS)
     return SOLVERS[name]
 
 
 def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
-    _import(name, MAP_METHODS)
-    return importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS[name]
+    solvers = importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS
+    if name not in solvers:
+        _import(name, MAP_METHODS)
+    return solvers[name]
 
 
 def _import(name: str, methods: Mapping[str, str]) -> None:
