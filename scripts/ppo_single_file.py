@@ -55,9 +55,6 @@ class Policy(nn.Module):
         return logits
 
 
-network = Policy()
-
-
 def log_probs(logits: dict[str, jax.Array], action: dict[str, jax.Array]) -> jax.Array:
     """Log-probabilities of an action's choices: `[tasks, n]`; 0 where there is only one option."""
     each = [jnp.take_along_axis(jax.nn.log_softmax(logits[task]), action[task][:, None], 1) for task in sorted(logits)]
@@ -68,7 +65,7 @@ def rollout(params: Any, key: jax.Array, instance: Any) -> tuple[Any, dict[str, 
     """Plays one instance `SAMPLES` times; returns its observation, and `[SAMPLES, ...]` of the episodes."""
     reset_key, play_key = jax.random.split(key)
     state, first = env.reset(reset_key, instance)
-    logits = network.apply(params, first.observation)
+    logits = Policy().apply(params, first.observation)
 
     def episode(key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         step_key, *keys = jax.random.split(key, 1 + len(logits))
@@ -82,7 +79,7 @@ def rollout(params: Any, key: jax.Array, instance: Any) -> tuple[Any, dict[str, 
 
 def loss(params: Any, observation: Any, episodes: dict[str, Any]) -> jax.Array:
     """Clipped loss of one instance's episodes. Each choice has its own ratio: an action has dozens of them."""
-    logits = network.apply(params, observation)
+    logits = Policy().apply(params, observation)
     ratio = jnp.exp(jax.vmap(log_probs, (None, 0))(logits, episodes["action"]) - episodes["log_prob"])
     advantage = episodes["advantage"][:, None, None]
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage).sum((1, 2)).mean()
@@ -110,29 +107,28 @@ def update(generator: Any, carry: tuple[Any, Any], key: jax.Array) -> tuple[tupl
 
 def init(generator: Any, key: jax.Array) -> tuple[Any, Any]:
     """Returns parameters and the optimiser's state."""
-    params = network.lazy_init(key, jax.eval_shape(lambda: env.reset(key, generator[0])[1].observation))
+    params = Policy().lazy_init(key, jax.eval_shape(lambda: env.reset(key, generator[0])[1].observation))
     return params, optimiser.init(params)
 
 
 def evaluate(instances: Any, params: Any, key: jax.Array) -> jax.Array:
     """Rewards of drawn actions: `[g, SAMPLES]`, for each of g instances."""
-    keys = jax.random.split(key, len(instances.order))
-    return jax.vmap(rollout, (None, 0, 0))(params, keys, instances)[1]["reward"]
+    return jax.vmap(rollout, (None, 0, 0))(params, jax.random.split(key, len(instances.order)), instances)[1]["reward"]
 
 
 def train(seeds: int, updates: int, every: int = 10) -> tuple[jax.Array, jax.Array]:
     """Trains. Returns held-out rewards of random actions and of the trained policies: `[seeds, g, SAMPLES]` each."""
     generator, held_out, start = env.generator(TRAIN), env.instances(HELD_OUT), time.perf_counter()
-    init_keys, score_keys, keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(jnp.arange(seeds)).T
-    carry = jax.jit(jax.vmap(init, (None, 0)))(generator, init_keys)
+    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(jnp.arange(seeds))  # [seeds, 3]
+    carry = jax.jit(jax.vmap(init, (None, 0)))(generator, keys[:, 0])
     score = jax.jit(jax.vmap(evaluate, (None, 0, 0)))
     several = jax.jit(jax.vmap(lambda *args: jax.lax.scan(functools.partial(update, args[0]), *args[1:]), (None, 0, 0)))
-    random = rewards = score(held_out, jax.tree.map(jnp.zeros_like, carry[0]), score_keys)  # 0: equal logits
+    random = rewards = score(held_out, jax.tree.map(jnp.zeros_like, carry[0]), keys[:, 1])  # 0: equal logits
     print(f"{'updates':>8} {'episodes':>9} {'reward':>8} {'held out':>9} {'seconds':>8}   (seeds: {seeds})")
     for done in range(every, updates + 1, every):
-        split = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, done), every))(keys)  # noqa: B023
+        split = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, done), every))(keys[:, 2])  # noqa: B023
         carry, reward = several(generator, carry, split)
-        rewards = score(held_out, carry[0], score_keys)
+        rewards = score(held_out, carry[0], keys[:, 1])
         means, seconds = f"{reward.mean():8.4f} {rewards.mean():9.4f}", time.perf_counter() - start
         print(f"{done:8} {done * GRAPHS * SAMPLES:9,} {means} {seconds:8.1f}", flush=True)
     return random, rewards
