@@ -65,7 +65,7 @@ def rollout(params: Any, key: jax.Array, instance: Any) -> tuple[Any, dict[str, 
     """Plays one instance `SAMPLES` times; returns its observation, and `[SAMPLES, ...]` of the episodes."""
     reset_key, play_key = jax.random.split(key)
     state, first = env.reset(reset_key, instance)
-    logits = Policy().apply(params, first.observation)
+    logits: Any = Policy().apply(params, first.observation)
 
     def episode(key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         step_key, *keys = jax.random.split(key, 1 + len(logits))
@@ -79,7 +79,7 @@ def rollout(params: Any, key: jax.Array, instance: Any) -> tuple[Any, dict[str, 
 
 def loss(params: Any, observation: Any, episodes: dict[str, Any]) -> jax.Array:
     """Clipped loss of one instance's episodes. Each choice has its own ratio: an action has dozens of them."""
-    logits = Policy().apply(params, observation)
+    logits: Any = Policy().apply(params, observation)
     ratio = jnp.exp(jax.vmap(log_probs, (None, 0))(logits, episodes["action"]) - episodes["log_prob"])
     advantage = episodes["advantage"][:, None, None]
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage).sum((1, 2)).mean()
