@@ -1,16 +1,19 @@
-"""Progress on standard error (a bar on a terminal, else lines), and the pace of work without compilation time."""
+"""Progress on standard error (a bar on a terminal, else lines; or a table), and the pace of work without compiling."""
 
 import collections
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 _RECENT = 20  # intervals of work by which the pace is estimated
 _PREFIX = "/jax/core/compile/"  # tracing, lowering, and compiling or loading from the cache
 _COMPILED = 0.1  # share of compiling above which the pace ignores an interval of work
+_COLUMN_WIDTH = 8  # minimum number of characters of a column of a table
 
 Show = Callable[[int, str], None]  # steps done, and a text
+ShowRow = Callable[[int, Mapping[str, str], str], None]  # steps done, the row's cells by column, and the time left
 
 
 class Pace:
@@ -95,6 +98,61 @@ def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -
     if not on_terminal():
         yield _lines(total, every)
         return
+    with _terminal_bar(total, done, text) as (show, _):
+        yield show
+
+
+@contextlib.contextmanager
+def progress_table(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -> Iterator[ShowRow]:
+    """Context manager that gives a function to call after every step, which prints a row of a table: on a terminal
+    above a bar, with the time left beside the bar too.
+
+    Args:
+      total, done, text: see `progress`.
+      every: seconds between two rows; the last step always has a row.
+    """
+    table = _Table(total, every)
+    if not on_terminal():
+        yield lambda step, cells, left: table.add(step, cells, left, _print)
+        return
+    with _terminal_bar(total, done, text) as (show, print_above):
+
+        def show_row(step: int, cells: Mapping[str, str], left: str) -> None:
+            show(step, left)
+            table.add(step, cells, left, print_above)
+
+        yield show_row
+
+
+class _Table:
+    """Rows of fixed columns, those of the first row, with a header before the first."""
+
+    def __init__(self, total: int, every: float) -> None:
+        self._total, self._every, self._printed = total, every, float("-inf")
+        self._columns: tuple[str, ...] = ()
+
+    def add(self, step: int, cells: Mapping[str, str], left: str, write: Callable[[str], None]) -> None:
+        """Writes a row, unless the last one was written less than `every` seconds ago."""
+        now = time.perf_counter()
+        if now - self._printed < self._every and step != self._total:
+            return
+        self._printed, lines = now, []
+        if not self._columns:
+            self._columns = tuple(cells)
+            lines.append(self._line("update", self._columns, "time left"))
+        row = [cells.get(column, "-") for column in self._columns]
+        lines.append(self._line(f"{step}/{self._total}", row, left.replace(" left", "")))
+        write("\n".join(lines))
+
+    def _line(self, first: str, middle: Sequence[str], last: str) -> str:
+        widths = [max(_COLUMN_WIDTH, len(column)) for column in self._columns]
+        cells = [cell.rjust(width) for cell, width in zip(middle, widths, strict=True)]
+        return "  ".join([first.rjust(max(len("update"), 2 * len(str(self._total)) + 1)), *cells, last])
+
+
+@contextlib.contextmanager
+def _terminal_bar(total: int, done: int, text: str) -> Iterator[tuple[Show, Callable[[str], None]]]:
+    """Gives functions that move the bar, and that print a text above it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
@@ -108,7 +166,11 @@ def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -
     # rich would print a standard output that goes to a file or a pipe on the terminal
     with Progress(*columns, console=shown, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(text, total=total, completed=done)
-        yield lambda step, text: bar.update(task, completed=step, description=text)
+        plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+        yield (
+            lambda step, text: bar.update(task, completed=step, description=text),
+            lambda text: bar.console.print(text, **plain),
+        )
 
 
 def _lines(total: int, every: float) -> Show:
@@ -119,6 +181,10 @@ def _lines(total: int, every: float) -> Show:
         now = time.perf_counter()
         if now - printed >= every or step == total:
             printed = now
-            print(f"{step}/{total} {text}\n", end="", file=sys.stderr, flush=True)  # one write: Ctrl-C cannot split it
+            _print(f"{step}/{total} {text}")
 
     return show
+
+
+def _print(text: str) -> None:
+    print(f"{text}\n", end="", file=sys.stderr, flush=True)  # one write: Ctrl-C cannot split it

@@ -56,19 +56,3 @@ def make(id: str, **options: Any) -> Any:
         if option not in parameters:
             raise GraphrlError(f"{id} has no option {option!r}: {suggest(option, parameters)}")
     return build(**options)
-
-
-def register_in_gymnasium() -> None:
-    """Registers the environments in gymnasium, as "graphrl/Ordering-v0" and so on.
-
-    gymnasium calls this when it is imported, through the package's entry point in the group "gymnasium.envs".
-    """
-    import gymnasium
-
-    for id in registered():
-        gymnasium.register(
-            id if gymnasium.envs.registration.current_namespace else f"graphrl/{id}",
-            entry_point="graphrl.envs.adapters:make_gymnasium",
-            vector_entry_point="graphrl.envs.adapters:make_gymnasium_vector",
-            kwargs={"env_id": id},
-        )

@@ -184,8 +184,8 @@ def generation(
 
     Returns:
       The state; metrics: rewards of "best" so far, "networks", "chromosomes" and "learners" (the fittest of each by the
-      mean over graphs), means of `sac.update` over the steps, and "evaluations"; and the actions `[rollouts, g, n, h]`
-      int32 of all `settings.rollouts` roll-outs.
+      mean over graphs), "return" (the mean of all roll-outs), means of `sac.update` over the steps, and "env_steps",
+      the number of roll-outs; and the actions `[rollouts, g, n, h]` int32 of all `settings.rollouts` roll-outs.
     """
     play_key, draw_key, evolve_key, learn_key = jax.random.split(key, 4)
     learners, population, players = state.learners, state.population, state.population.networks
@@ -220,7 +220,7 @@ def generation(
         policy = jax.tree.map(lambda leaf: leaf[0], newcomers) if policy is None else policy
     best = _update_best(state.best, episodes)
     evaluations = state.evaluations + jnp.int32(episodes.reward.size)
-    metrics |= {"best": best.reward.mean(), "evaluations": evaluations.astype(jnp.float32)}
+    metrics |= {"best": best.reward.mean(), "return": fitness.mean(), "env_steps": jnp.float32(episodes.reward.size)}
     return State({"policy": policy}, population, learners, best, evaluations, state.step + 1), metrics, episodes.action
 
 

@@ -1,8 +1,8 @@
 """Learners as pure functions on states: their interface (`Learner`) and the helpers that they share.
 
-`on_mesh` compiles a learner for the devices of a mesh; each device has the parameters and a share of a batch's graphs.
-`mean` and `keys` are for functions that run on each device. `check_ranges` validates a learner's settings. `descend`
-takes a step of Adam with global-norm clipping.
+A learner's functions jit and vmap as they are, on one device. `on_mesh` compiles them for the devices of a mesh; each
+device has the parameters and a share of a batch's graphs. `keys`, `mean` and `sum_devices` give both the same results.
+`check_ranges` validates a learner's settings. `descend` takes a step of Adam with global-norm clipping.
 """
 
 import dataclasses
@@ -37,17 +37,24 @@ class Learner(NamedTuple):
     """A learning algorithm as pure functions. Every random number comes from the keys, so that equal seeds give equal
     parameters.
 
-    `update` and `evaluate` receive one device's share of the batch; state, params and key are equal on every device.
-    Their results must be equal too, through the means of `learning.learner` and the sum of all devices' gradients.
+    `init`, `update` and `evaluate` support `jit`, `grad` and `vmap`, for example over keys:
+
+        states = jax.vmap(learner.init)(keys)
+        states, metrics = jax.jit(jax.vmap(learner.update, (0, 0, None)))(states, keys, batch)
+
+    Under `on_mesh`, `update` and `evaluate` receive one device's share of the batch; state, params and key are equal on
+    every device. Their results must be equal too, through the means of `learning.learner` and the sum of all devices'
+    gradients.
 
     Attributes:
       init: (key, policy) -> the state before training; `policy` has the policy's initial parameters, None for new ones.
-      update: (state, key, batch) -> the state after one step of learning, and metrics. Each update has a different key;
-        the old state may be donated.
+      update: (state, key, batch) -> the state after one step of learning, and metrics, of which "env_steps", if there
+        is one, counts the environment steps of this update. Each update has a different key; the old state may be
+        donated.
       evaluate: (params, key, batch) -> metrics of a state's parameters on held-out graphs.
       score: name of the metric of `evaluate` to maximise, which selects the best checkpoint.
       after_validation: (state, means) -> the state after a validation, given the means of `evaluate` by name: for
-        learners whose state depends on validations, such as a frozen baseline. Not jitted.
+        learners whose state depends on validations, such as a frozen baseline. Not jitted, but supports `vmap`.
       shardings: shardings of the state, as a prefix of its tree, if the devices share the state instead of the graphs:
         `update` then receives whole states and batches, and `evaluate` the whole batch on every device.
     """
@@ -126,23 +133,57 @@ def _shapes(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(shape, tree, jax.tree.broadcast(shardings, tree))
 
 
+def device_count() -> int:
+    """Returns the number of devices that share the batch of the function that is being traced; 1 without a mesh."""
+    return _mesh_size() or 1
+
+
+def _mesh_size() -> int | None:
+    """Returns the size of the mesh on which the function that is being traced will run; None without a mesh."""
+    try:
+        return jax.lax.axis_size(AXIS)
+    except NameError:  # the axis is not bound
+        return None
+
+
 def keys(key: jax.Array, graphs: int) -> jax.Array:
     """Derives a key for each of this device's graphs, `[graphs]`, from an update's key and the graph's index in the
     whole batch. Equal seeds thus give equal parameters, up to rounding, on any number of devices and processes.
     """
-    place = jax.lax.axis_index(AXIS) * graphs + jnp.arange(graphs)
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, place)
+    first = jax.lax.axis_index(AXIS) * graphs if _mesh_size() else 0
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(graphs))
 
 
 def mean(values: jax.Array) -> jax.Array:
     """Computes the mean over the values of all devices: `[]`."""
-    return jax.lax.pmean(values.mean(), AXIS)
+    return sum_devices(values.mean()) / device_count()
 
 
 def mean_min_max(name: str, values: jax.Array) -> dict[str, jax.Array]:
     """Computes mean, minimum and maximum over all devices' values, `[]` each, named "NAME", "NAME_min", "NAME_max"."""
-    least, most = jax.lax.pmin(values.min(), AXIS), jax.lax.pmax(values.max(), AXIS)
+    least, most = values.min(), values.max()
+    if _mesh_size():
+        least, most = jax.lax.pmin(least, AXIS), jax.lax.pmax(most, AXIS)
     return {name: mean(values), f"{name}_min": least, f"{name}_max": most}
+
+
+def explained_variance(predicted: jax.Array, returns: jax.Array) -> jax.Array:
+    """Computes 1 - Var(returns - predicted) / Var(returns) over all devices' values: `[]`; 0 if all returns are equal.
+
+    A perfect prediction has 1, a constant 0; a prediction can also be worse than a constant.
+    """
+    rest, whole = (mean(jnp.square(values - mean(values))) for values in (returns - predicted, returns))
+    return jnp.where(whole > 0, 1 - rest / jnp.maximum(whole, jnp.finfo(whole.dtype).tiny), 0.0)
+
+
+def count(values: jax.Array) -> jax.Array:
+    """Counts the values of all devices: `[]` float32, as for the metric "env_steps"."""
+    return jnp.float32(values.size * device_count())
+
+
+def sum_devices(tree: Any) -> Any:
+    """Sums the arrays of a pytree over the devices."""
+    return jax.lax.psum(tree, AXIS) if _mesh_size() else tree
 
 
 MAX_COUNT = 2**31 - 1  # for settings that only cost time; those that determine memory have separate limits
@@ -155,13 +196,15 @@ def check_ranges(
     above_zero: Sequence[str],
     options: Mapping[str, Any],
     not_below_zero: Sequence[str] = (),
+    fractions: Sequence[str] = (),
 ) -> None:
-    """Checks the values of settings.
+    """Checks the values of settings; numbers that `jit` or `vmap` traces have no values yet and are not checked.
 
     Args:
       settings: the settings, with the named fields.
       integers: for each integer field, the lowest and the highest allowed value.
-      above_zero, not_below_zero: names of numeric fields that must be positive, or not negative.
+      above_zero, not_below_zero, fractions: names of numeric fields that must be positive, not negative, or from 0
+        to 1.
       options: for each field with names, the `Literal` of all allowed ones.
 
     Raises:
@@ -172,12 +215,16 @@ def check_ranges(
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             upper = f"of at least {low}" if high == MAX_COUNT else f"from {low} to {high:,}"
             raise ProblemError(f"{name} is {value!r}: must be an integer {upper}")
-    for name in above_zero:
-        if not 0 < getattr(settings, name) < math.inf:
-            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be a number above 0")
-    for name in not_below_zero:
-        if not getattr(settings, name) >= 0:
-            raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be at least 0")
+    limits: tuple[tuple[Sequence[str], Callable[[Any], Any], str], ...] = (
+        (above_zero, lambda value: 0 < value < math.inf, "a number above 0"),
+        (not_below_zero, lambda value: value >= 0, "at least 0"),
+        (fractions, lambda value: 0 <= value <= 1, "from 0 to 1"),
+    )
+    for fields, is_allowed, words in limits:
+        for name in fields:
+            value = getattr(settings, name)
+            if not isinstance(value, jax.core.Tracer) and not is_allowed(value):
+                raise ProblemError(f"{name} is {value!r}: must be {words}")
     for name, names in options.items():
         if getattr(settings, name) not in get_args(names):
             raise ProblemError(f"{name} is {getattr(settings, name)!r}: must be one of {', '.join(get_args(names))}")
@@ -194,7 +241,7 @@ def optimiser(learning_rate: optax.ScalarOrSchedule, max_norm: float) -> optax.G
 
 
 def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) -> tuple[Any, jax.Array]:
-    """Takes one optimiser step with the summed gradients of all devices of a mesh.
+    """Takes one optimiser step with the summed gradients of all devices.
 
     Args:
       optimiser: see `optimiser`.
@@ -204,7 +251,7 @@ def descend(optimiser: optax.GradientTransformation, state: Any, gradient: Any) 
     Returns:
       The new state, and the norm of the summed gradient before clipping, `[]` float32.
     """
-    gradient = jax.lax.psum(gradient, AXIS)
+    gradient = sum_devices(gradient)
     params, moments = gradient_step(optimiser, state.params, state.optimiser, gradient)
     length = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
     return state._replace(params=params, optimiser=moments, step=state.step + 1), length

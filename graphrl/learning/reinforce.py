@@ -1,7 +1,7 @@
 """REINFORCE for a contextual bandit (Williams 1992): an action for a graph consists of many choices and has one reward.
 
 `policy_term` supports any policy; `loss` is for policies whose choices are independent (REGAL, ICLR paper, section 4).
-Both receive one device's graphs; means are over the graphs of all devices of the mesh. Letters: g graphs, a sampled
+Both receive one device's graphs; means are over the graphs of all devices. Letters: g graphs, a sampled
 actions of each graph; `[..., options]` are the logits of a graph's choices.
 """
 
@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.learning.learner import mean
-from graphrl.mesh import AXIS
+from graphrl.learning.learner import count, device_count, explained_variance, mean
 
 Baseline = Literal["learned", "leave-one-out"]
 
@@ -34,14 +33,14 @@ class Weights:
 
     Attributes:
       baseline: "learned", the paper's; "leave-one-out", the mean reward of the graph's other actions.
-      entropy: weight of the entropy bonus: normalised advantage per nat.
-      value: weight of the learned baseline's squared error.
+      entropy_coefficient: weight of the entropy bonus: normalised advantage per nat.
+      value_coefficient: weight of the learned baseline's squared error.
       clip: largest absolute value of normalised advantages.
     """
 
     baseline: Baseline
-    entropy: float
-    value: float
+    entropy_coefficient: float
+    value_coefficient: float
     clip: float
 
 
@@ -71,13 +70,14 @@ def entropy(logits: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:
 def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Computes the loss: the mean over graphs and actions of
 
-      -A log p(action) / c  -  entropy * H / c  +  value * (reward - b(G))^2,   A = (reward - baseline) / deviation
+      -A log p(action) / c  -  entropy_coefficient * H / c  +  value_coefficient * (reward - b(G))^2
 
-    where c is the batch's mean number of choices per graph. With this constant, one learning rate and one entropy
-    weight suit graphs of all sizes. The sum over choices, and with it the direction of the policy's gradient, is the
-    paper's. Deviations from the paper: advantages are divided by their root mean square over the whole batch and
-    clipped (rewards of BRKGA differ by a few percent, and by less as learning progresses); an entropy bonus; the
-    baseline may be the mean reward of the graph's other actions, which is unbiased as well.
+    where A = (reward - baseline) / deviation, and c is the batch's mean number of choices per graph. With this
+    constant, one learning rate and one entropy weight suit graphs of all sizes. The sum over choices, and with it the
+    direction of the policy's gradient, is the paper's. Deviations from the paper: advantages are divided by their root
+    mean square over the whole batch and clipped (rewards of BRKGA differ by a few percent, and by less as learning
+    progresses); an entropy bonus; the baseline may be the mean reward of the graph's other actions, which is unbiased
+    as well.
 
     Args:
       batch: this device's graphs.
@@ -95,12 +95,14 @@ def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array
     policy, metrics = policy_term(batch.log_prob, batch.reward, expected, batch.choices, weights.clip)
     choices = mean(batch.choices)
     terms = {
-        "entropy": -weights.entropy * batch.entropy.mean() / choices,
-        "value": weights.value * jnp.square(batch.reward - batch.value[:, None]).mean(),
+        "entropy": -weights.entropy_coefficient * batch.entropy.mean() / choices,
+        "value": weights.value_coefficient * jnp.square(batch.reward - batch.value[:, None]).mean(),
     }
     metrics["entropy"] = mean(batch.entropy / batch.choices)
-    metrics["value_error"] = jnp.sqrt(mean(jnp.square(batch.reward - batch.value[:, None])))
-    return policy + sum(terms.values(), start=jnp.float32(0.0)) / _devices(), metrics
+    value = jnp.broadcast_to(batch.value[:, None], batch.reward.shape)
+    metrics["value_error"] = jnp.sqrt(mean(jnp.square(batch.reward - value)))
+    metrics["explained_variance"] = explained_variance(value, batch.reward)
+    return policy + sum(terms.values(), start=jnp.float32(0.0)) / device_count(), metrics
 
 
 def others_mean(reward: jax.Array) -> jax.Array:
@@ -119,17 +121,18 @@ def policy_term(
       clip: see `Weights`.
 
     Returns:
-      See `loss`.
+      See `loss`; "entropy" is estimated by the mean of -log p per choice, "env_steps" the number of actions.
     """
     advantage = reward - expected
     deviation = jnp.sqrt(mean(jnp.square(advantage)))
     scaled = jnp.clip(advantage / jnp.maximum(deviation, 1e-6), -clip, clip)
     term = -(scaled * log_prob).mean() / mean(choices)
-    return term / _devices(), {"reward": mean(reward), "advantage_deviation": deviation}
-
-
-def _devices() -> jax.Array:
-    return jax.lax.psum(jnp.float32(1.0), AXIS)
+    return term / device_count(), {
+        "return": mean(reward),
+        "entropy": -mean(log_prob / choices[:, None]),
+        "advantage_deviation": deviation,
+        "env_steps": count(reward),
+    }
 
 
 def _sum_real(each: jax.Array, real: jax.Array | np.ndarray) -> jax.Array:

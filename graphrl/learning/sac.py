@@ -93,7 +93,8 @@ def update(
     """Updates the critic, then the actor under the new critic, and moves the target networks towards both.
 
     Returns:
-      The state, and means over the batch: "critic_error", "value", "entropy" in nats per op.
+      The state, and means over the batch: "critic_loss" (squared errors of both estimates, summed), "actor_loss",
+      "q_value" (the smaller estimate for the actor's actions) and "entropy" in nats per choice.
     """
     critic_key, actor_key = jax.random.split(key)
     target = _targets(settings, networks, discount, state, batch)
@@ -108,14 +109,15 @@ def update(
         actions = relaxed(settings, actor_key, logits)
         value = _values(networks, state.params["critic"], batch.observation, actions).min(-1).mean()
         entropy = jax.vmap(op_entropy)(logits, batch.observation.mask).mean()
-        return -value - settings.entropy * entropy, {"value": value, "entropy": entropy}
+        loss = -value - settings.entropy * entropy
+        return loss, {"actor_loss": loss, "q_value": value, "entropy": entropy / logits.shape[-2]}
 
     error, gradient = jax.value_and_grad(critic_loss)(state.params["critic"])
     state = _gradient_step(settings, state, "critic", gradient)
     gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.params["actor"])
     state = _gradient_step(settings, state, "actor", gradient)
     target_params = optax.incremental_update(state.params, state.target, settings.polyak)
-    return state._replace(target=target_params), metrics | {"critic_error": error}
+    return state._replace(target=target_params), metrics | {"critic_loss": error}
 
 
 def add_noise(settings: SacSettings, key: jax.Array, action: jax.Array) -> jax.Array:

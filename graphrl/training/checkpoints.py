@@ -101,7 +101,18 @@ Values = dict[str, int | float]  # metrics by name; a "step" among them is an in
 T = TypeVar("T")
 
 # old -> new names of metrics; version 0.2 still reads the old ones
-RENAMED_METRICS = {"alone": "policy", "by_chance": "random", "matched": "not_worse"}
+RENAMED_METRICS = {
+    "alone": "policy",
+    "by_chance": "random",
+    "clipped": "clip_fraction",
+    "critic_error": "critic_loss",
+    "divergence": "approx_kl",
+    "evaluations": "env_steps",
+    "gradient_norm": "grad_norm",
+    "matched": "not_worse",
+    "reward": "return",
+    "value": "q_value",
+}
 for _metric in ("greedy", "improvement", "speedup"):
     RENAMED_METRICS |= {f"{_metric}_least": f"{_metric}_min", f"{_metric}_most": f"{_metric}_max"}
 
@@ -248,13 +259,14 @@ def read_info(path: Path) -> Info:
       GraphrlError: the folder is not a checkpoint, or has another version.
     """
     info = read_document(path / INFO, Info, FORMAT, VERSION)
-    validation = [current_metrics(values) for values in info.validation]
-    return dataclasses.replace(info, config=renamed(info.config), validation=validation)
+    validation, metrics = [current_metrics(values) for values in info.validation], current_metrics(info.metrics)
+    return dataclasses.replace(info, config=renamed(info.config), metrics=metrics, validation=validation)
 
 
 def current_metrics(values: Mapping[str, T]) -> dict[str, T]:
-    """Renames metrics with old names (`RENAMED_METRICS`)."""
-    return {RENAMED_METRICS.get(name, name): value for name, value in values.items()}
+    """Renames metrics with old names (`RENAMED_METRICS`), unless there is one with the new name as well."""
+    names = {name: RENAMED_METRICS.get(name, name) for name in values}
+    return {name if names[name] in values else names[name]: value for name, value in values.items()}
 
 
 def find(path: str | os.PathLike[str]) -> Path:

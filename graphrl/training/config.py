@@ -100,7 +100,17 @@ class RunConfig(Generic[C]):
 
 # old -> new names of settings; version 0.2 still reads the old ones
 RENAMED = {
+    "agent.baseline_error": "agent.value_coefficient",
+    "agent.entropy": "agent.entropy_coefficient",
+    "agent.gradient_norm": "agent.max_grad_norm",
     "agent.network.played": "agent.network.plan_features",
+    "agent.ppo.clip": "agent.ppo.clip_epsilon",
+    "agent.ppo.entropy": "agent.ppo.entropy_coefficient",
+    "agent.ppo.gradient_norm": "agent.ppo.max_grad_norm",
+    "agent.ppo.normalised": "agent.ppo.normalize_advantage",
+    "agent.ppo.rate": "agent.ppo.learning_rate",
+    "agent.ppo.trace": "agent.ppo.gae_lambda",
+    "agent.ppo.value": "agent.ppo.value_coefficient",
     "agent.slowness": "agent.communication_ratios",
     "agent.start": "agent.init_checkpoint",
     "data.ahead": "data.prefetch",

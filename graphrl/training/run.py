@@ -23,7 +23,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, enable_compilation_cache, quote_path
 from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
 from graphrl.mesh import make_mesh
-from graphrl.progress import Pace, Show, compile_clock, progress
+from graphrl.progress import Pace, ShowRow, compile_clock, progress_table
 from graphrl.signals import Stop, stop_on_signals
 from graphrl.training import devices
 from graphrl.training.agent import Agent
@@ -84,6 +84,7 @@ class Loop:
         self._start_time = time.perf_counter() - self.info.seconds
         self._in_flight: collections.deque[_Update] = collections.deque()
         self._values: Values = {}  # of the last recorded update
+        self._env_steps = _EnvSteps(int(self.info.metrics.get("env_steps", 0)))
         self._set_last_checkpoint(self.checkpoints.latest())
 
     def run(self, checkpoint: Checkpoint | None = None, start: Any = None) -> Outcome:
@@ -162,7 +163,7 @@ class Loop:
         """Waits until at most `max_in_flight` updates are in flight, and reports the finished ones to the observers."""
         while len(self._in_flight) > max_in_flight:
             step, batch, metrics = self._in_flight.popleft()
-            self._values = self._to_floats(step, metrics, batch.names)
+            self._values = self._env_steps.add(self._to_floats(step, metrics, batch.names))
             for observer in self.observers:
                 observer.update(step, self._seconds(), batch.sizes.ops, self._values)
 
@@ -175,6 +176,7 @@ class Loop:
         if means is not None:
             state = self.learner.after_validation(state, means)
         self._save(step, state, means)
+        self._env_steps.resume()
         return state
 
     def _validate(self, step: int, state: Any) -> Values:
@@ -356,7 +358,7 @@ def train(
         info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
-        with _observers(folder, config, last) as observers, stopping as requested:
+        with _observers(folder, config, last, learner.score) as observers, stopping as requested:
             loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, requested, agent.shares)
             outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
@@ -427,35 +429,71 @@ def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | N
 
 
 @contextlib.contextmanager
-def _observers(folder: Path, config: RunConfig[Any], last: Checkpoint | None) -> Iterator[Sequence[Observer]]:
+def _observers(
+    folder: Path, config: RunConfig[Any], last: Checkpoint | None, score: str
+) -> Iterator[Sequence[Observer]]:
     """Yields observers that record and show the run: in the first process only, no observers in the others."""
     after = None if last is None else last.info.step
     if not devices.is_main():
         yield ()
         return
     schedule = config.training
-    bar = progress(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
-    with metrics_log(folder, after) as log, bar as show, compile_clock() as compiling:
-        yield log, _Progress(schedule, Pace(compiling), show)
+    table = progress_table(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
+    with metrics_log(folder, after) as log, table as show, compile_clock() as compiling:
+        yield log, _Progress(schedule, Pace(compiling), show, score)
+
+
+class _EnvSteps:
+    """Total of the environment steps of a run, and their number per second of training."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._since = total, time.perf_counter()
+
+    def add(self, values: Values) -> Values:
+        """Replaces the "env_steps" of an update, if it has any, by the total, and adds "env_steps_per_second", the rate
+        since the last update or `resume`.
+        """
+        now = time.perf_counter()
+        seconds, self._since = max(now - self._since, 1e-9), now
+        if "env_steps" not in values:
+            return values
+        steps = round(values["env_steps"])
+        self._total += steps
+        return {**values, "env_steps": self._total, "env_steps_per_second": steps / seconds}
+
+    def resume(self) -> None:
+        """Excludes the time since the last update, as for a validation and a checkpoint."""
+        self._since = time.perf_counter()
+
+
+# columns of the table of progress: metrics, of which each agent has some, and their titles
+_COLUMNS = {
+    "env_steps": "env steps",
+    "env_steps_per_second": "steps/s",
+    "loss": "loss",
+    "return": "return",
+    "entropy": "entropy",
+    "grad_norm": "grad norm",
+}
 
 
 class _Progress:
-    """Shows the expected end, the values of every update, and those of the last validation."""
+    """Shows the most important values of every update, the score of the last validation, and the expected end."""
 
-    def __init__(self, schedule: Schedule, pace: Pace, show: Show) -> None:
-        self._schedule, self._pace, self._show = schedule, pace, show
-        self._held_out: Values = {}
+    def __init__(self, schedule: Schedule, pace: Pace, show: ShowRow, score: str) -> None:
+        self._schedule, self._pace, self._show, self._score = schedule, pace, show, score
+        self._held_out = "-"
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """See `Observer`."""
         self._pace.add("update")
-        words = ", ".join(f"{name} {value:.4g}" for name, value in {**values, **self._held_out}.items())
-        self._show(step, f"{self._end(step)}; {words}")
+        cells = {title: _cell(values[name]) for name, title in _COLUMNS.items() if name in values}
+        self._show(step, {**cells, f"held-out {self._score}": self._held_out}, self._end(step))
 
     def validation(self, step: int, values: Values) -> None:
         """See `Observer`."""
         self._pace.add("validation")
-        self._held_out = {f"held-out {name}": value for name, value in values.items()}
+        self._held_out = _cell(values[self._score])
 
     def _end(self, step: int) -> str:
         """Describes the expected end of the run; "compiling" until an update without compilation has been timed."""
@@ -465,3 +503,7 @@ class _Progress:
         if update is None and remaining > 0:
             return "compiling"
         return format_end(remaining * (update or 0.0) + validations * validation)
+
+
+def _cell(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -98,7 +98,7 @@ def test_it_learns_which_changes_help() -> None:
 
 
 def test_one_device_is_two_devices() -> None:
-    slow = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, rate=1e-3))
+    slow = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, learning_rate=1e-3))
     (_, _, one), (_, _, two) = (trained(slow, devices, 1, [rows(TINY, range(2), 30)]) for devices in (1, 2))
     chex.assert_trees_all_close(one, two, atol=2e-4)
 

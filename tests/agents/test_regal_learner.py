@@ -122,7 +122,7 @@ def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
     output[last]["bias"] = output[last]["bias"] - 2
     for step in range(30):
         state, metrics = functions.update(state, jax.random.key(step), graphs())
-        assert float(metrics["improvement"]) == pytest.approx(100 * (1 + float(metrics["reward"])), abs=1e-3)
+        assert float(metrics["improvement"]) == pytest.approx(100 * (1 + float(metrics["return"])), abs=1e-3)
         errors.append(float(metrics["value_error"]))
     assert errors[0] > 1.5
     assert errors[-1] < errors[0] / 2
@@ -156,7 +156,7 @@ def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
         ({"actions": 1}, "actions is 1: must be an integer from 2 to 4,096"),
         ({"rounds": 1_000_000_000}, "rounds is 1000000000: must be an integer from 0 to 64"),
         ({"width": 7, "encoder": "recurrent"}, "width is 7: must be even"),
-        ({"entropy": float("nan")}, "entropy is nan: must be at least 0"),
+        ({"entropy_coefficient": float("nan")}, "entropy_coefficient is nan: must be at least 0"),
         ({"baseline": "x"}, "baseline is 'x': must be one of learned, leave-one-out"),
     ],
 )

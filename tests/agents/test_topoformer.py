@@ -94,7 +94,7 @@ def test_greedy_orders_of_a_frozen_policy_are_a_baseline() -> None:
     first = jax.tree.map(np.array, state.baseline)
     for step in range(2):  # the second update fails if the first donated the baseline's memory
         state, metrics = functions.update(state, jax.random.key(step), graphs())
-        assert 0 < float(metrics["gradient_norm"]) < np.inf
+        assert 0 < float(metrics["grad_norm"]) < np.inf
     assert same(state.baseline, first)
     assert not same(state.params["policy"], first)
 
@@ -109,7 +109,7 @@ def test_leave_one_out_keeps_no_baseline() -> None:
 def test_a_network_that_is_asked_at_every_step_learns_alike() -> None:
     """Its orders are tested in test_topoformer_orders.py."""
     config = dataclasses.replace(SMALL, decoder="autoregressive", encoder="gat", samples=2)
-    assert 0 < float(updated(config, 1, 1)[1]["gradient_norm"]) < np.inf
+    assert 0 < float(updated(config, 1, 1)[1]["grad_norm"]) < np.inf
 
 
 def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:

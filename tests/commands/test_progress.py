@@ -1,6 +1,7 @@
 """Sizes and times as text, and the bar that shows progress."""
 
 import io
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from worked_example import TINY
 from graphrl.commands.progress import TimeLeft, progress_bar, share_spent
 from graphrl.costs.problem import Problem
 from graphrl.plan import Plan
-from graphrl.progress import Pace
+from graphrl.progress import Pace, progress_table
 from graphrl.solvers.base import Budget
 from graphrl.training.config import Schedule
 from graphrl.training.run import _Progress
@@ -103,9 +104,8 @@ def test_pace_is_that_of_work_without_compiling() -> None:
 def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling() -> None:
     """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
-    observer = _Progress(
-        Schedule(20, validate_every=10), time.pace(), lambda _, text: shown.append(text.split(";")[0].split(",")[0])
-    )
+    schedule = Schedule(20, validate_every=10)
+    observer = _Progress(schedule, time.pace(), lambda *row: shown.append(row[-1]), "score")
     time.pass_by(100, 80)
     observer.validation(0, {"score": 1.0})
     for step in range(1, 21):
@@ -117,6 +117,25 @@ def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling
     assert shown[:6] == ["compiling"] * 2 + ["17 s left", "16 s left", "15 s left", "14 s left"]
     assert shown[10:12] == ["29 s left", "28 s left"]
     assert shown[-1] == "20 s left"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_table_has_a_header_and_fixed_columns(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")
+    with progress_table(20, every=1000.0) as show:
+        show(9, {"env steps": "1,600", "held-out improvement": "-"}, "20 s left")
+        show(10, {"env steps": "1,700", "held-out improvement": "1.2"}, "19 s left")  # too early
+        show(20, {"env steps": "12,800"}, "0 s left")
+    lines = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.getvalue()).replace("\r", "\n").splitlines()
+    assert [line for line in lines if "  -  " in line or "env steps" in line] == [
+        "update  env steps  held-out improvement  time left",
+        "  9/20      1,600                     -  20 s",
+        " 20/20     12,800                     -  0 s",
+    ]
 
 
 def test_time_left_of_a_search_counts_no_compiling() -> None:

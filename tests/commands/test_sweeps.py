@@ -247,8 +247,8 @@ def test_faults_of_plots_are_one_line(swept: Path, tmp_path: Path, capsys: pytes
     run = str(swept / RUNS[0])
     for arguments, text in (
         ((str(tmp_path),), "has no training run: name a folder of graphrl train"),
-        ((run, "--metric", "los"), "has no metric 'los': known are validation/negative_error, loss"),
-        ((run, "--x", "env_steps"), "does not record 'env_steps': choose updates or seconds"),
+        ((run, "--metric", "los"), "has no metric 'los': known are validation/negative_error, env_steps, loss"),
+        ((run, "--x", "episodes"), "does not record 'episodes': choose updates or seconds"),
         ((run, "--metric", "loss", "--x", "loss"), "loss also decreases in seed-0: choose updates or seconds"),
         ((run, run), "the same folder is given twice"),
         ((run, "--names", "a,b"), "--names has 2 names: must be 1"),

@@ -298,3 +298,117 @@ def test_gymnasium_in_its_own_vector_environment() -> None:
     assert not cut.any()
     assert observation in both.observation_space
     assert not both.step(np.zeros(2, int))[2].any()  # new episodes have started
+
+
+@pytest.mark.parametrize("name", ["walk", "proposal", "ordering"])
+def test_flat_gymnasium_has_a_vector_that_ends_with_the_mask(name: str) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    inner, instance = {**ENVS, "ordering": ordering}[name]()
+    env, trees = (adapters.to_gymnasium(inner, instance, flat=flat) for flat in (True, False))
+    check_env(env, skip_render_check=True)
+    vector, tree = env.reset(seed=1)[0], trees.reset(seed=1)[0]
+    masks = env.action_masks()
+    assert vector.dtype == np.float32
+    np.testing.assert_array_equal(masks, trees.action_masks())
+    np.testing.assert_array_equal(vector[-len(masks) :], masks)
+    names = [key for key in inner.observation_spec(instance)._fields if key != "action_mask"]
+    if name != "proposal":  # whose observation has a tree in it
+        np.testing.assert_array_equal(vector[: -len(masks)], np.concatenate([np.ravel(tree[key]) for key in names]))
+    space = env.action_space
+    options = space.nvec.sum() if isinstance(space, gymnasium.spaces.MultiDiscrete) else space.n
+    assert len(masks) == options
+
+
+def test_flat_gymnasium_plays_as_the_environment_does() -> None:
+    pytest.importorskip("gymnasium")
+    env = adapters.to_gymnasium(*ordering(), flat=True)
+    env.reset(seed=0)
+    rewards = []
+    for op in ORDER:
+        assert env.action_masks()[int(op)]
+        rewards.append(env.step(int(op))[1])
+    assert rewards == pytest.approx(rewards_of_order())
+
+
+def batch_of_orderings() -> Any:
+    graphs = [random_dag(seed, 10) for seed in range(3)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(ordering_instance(graph, SIZES) for graph in graphs))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_vector_environment_equals_its_environments_one_by_one(flat: bool) -> None:
+    pytest.importorskip("gymnasium")
+    instances = batch_of_orderings()
+    both = adapters.to_gymnasium_vector(OrderingEnv(), instances, flat=flat)
+    ones = [
+        adapters.to_gymnasium(OrderingEnv(), jax.tree.map(lambda x, i=i: x[i], instances), flat=flat) for i in range(3)
+    ]
+    observation, _ = both.reset(seed=0)
+    for one in ones:
+        one.reset(seed=0)
+    for step in range(10):
+        assert observation in both.observation_space
+        actions = both.action_masks().argmax(1)
+        observation, rewards, ended, cut, infos = both.step(actions)
+        singles = [one.step(int(action)) for one, action in zip(ones, actions, strict=True)]
+        assert rewards == pytest.approx([single[1] for single in singles])
+        assert ended.tolist() == [single[2] for single in singles] == [step == 9] * 3
+        assert not cut.any()
+    finals = [jax.tree.leaves(single[0]) for single in singles]
+    for final, alone in zip(infos["final_obs"], finals, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(final), alone, strict=True))
+    assert both.action_masks().any(1).all()  # new episodes have started
+
+
+def test_gymnasium_makes_environments_by_id_and_draws_them() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    adapters.register_in_gymnasium()
+    env = gymnasium.make("graphrl/Ordering-v0", model=ORDERED, render_mode="rgb_array")
+    env.reset(seed=0)
+    blank = env.render()
+    env.step(int(ORDER[0]))
+    drawn = env.render()
+    assert blank.dtype == drawn.dtype == np.uint8
+    assert blank.min() == 255
+    assert drawn.min() < 100
+    many = gymnasium.make_vec("graphrl/Ordering-v0", num_envs=3, models=[ORDERED, ORDERED])
+    assert many.reset(seed=0)[0].shape[0] == 3
+    with pytest.raises(GraphrlError, match=r"^render_mode is 'human': must be 'rgb_array' or None$"):
+        adapters.to_gymnasium(*ordering(), render_mode="human")
+    with pytest.raises(GraphrlError, match=r"pass model=\.\.\.$"):
+        adapters.to_gymnasium(*ordering(), render_mode="rgb_array")
+
+
+def test_gymnax_wrappers_take_the_flat_environment() -> None:
+    pytest.importorskip("gymnax")
+    from gymnax.wrappers.purerl import FlattenObservationWrapper  # type: ignore[import-untyped]
+
+    inner, instance = ordering()
+    env = FlattenObservationWrapper(adapters.to_gymnax(inner, instance, flat=True))
+    observation, state = env.reset(KEY, instance)
+    assert observation.shape == env.observation_space(instance).shape
+    assert bool(observation[-SIZES.ops :][int(ORDER[0])])
+    observation, state, reward, *_ = env.step(KEY, state, ORDER[0], instance)
+    assert float(reward) == 0
+    with pytest.raises(
+        GraphrlError, match=r"^an action is int32\[12, 3\], not one choice: it has no number of actions$"
+    ):
+        _ = adapters.to_gymnax(*proposal()).num_actions
+
+
+@pytest.mark.slow
+def test_maskable_ppo_learns_without_a_wrapper() -> None:
+    """With the real package, where it is installed (it needs torch)."""
+    sb3 = pytest.importorskip("sb3_contrib")
+    gymnasium = pytest.importorskip("gymnasium")
+    adapters.register_in_gymnasium()
+    env = gymnasium.make("graphrl/Ordering-v0", model=ORDERED)
+    agent = sb3.MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=64, seed=0).learn(192)
+    observation, _ = env.reset(seed=0)
+    for step in range(1, 11):
+        action, _ = agent.predict(observation, action_masks=env.unwrapped.action_masks(), deterministic=True)
+        observation, reward, ended, *_ = env.step(action)
+        assert ended == (step == 10)
+    assert reward < 0

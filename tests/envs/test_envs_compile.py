@@ -19,7 +19,8 @@ import graphrl
 from graphrl.costs import exact
 from graphrl.costs.fusion.problem import fusion_problem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.features import DEVICE_TIMES, OP_TIMES, PlanFeatures, schedule_features_on_host
+from graphrl.envs.compile.compiled_features import DEVICE_TIMES, OP_TIMES
+from graphrl.envs.compile.features import PlanFeatures, schedule_features_on_host
 from graphrl.envs.compile.generator import Choices, CompileInstance, make_instance, make_instances
 from graphrl.envs.testing import check_env
 from graphrl.errors import ProblemError

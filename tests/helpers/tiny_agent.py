@@ -14,8 +14,7 @@ import optax
 from graphrl.costs.problem import Problem
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
-from graphrl.learning.learner import Learner, LearnerState, keys, mean
-from graphrl.mesh import AXIS
+from graphrl.learning.learner import Learner, LearnerState, count, device_count, keys, mean, sum_devices
 from graphrl.training.agent import Agent, Policy
 from graphrl.training.config import RunConfig, Schedule, parsed
 from graphrl.training.data import DataConfig
@@ -64,13 +63,14 @@ def tiny_learner(config: TinyConfig) -> Learner:
         noise = 0.1 * drawn if config.kind == "noisy" else 0.0
 
         def loss(params: Any) -> jax.Array:
-            return jnp.mean((guess(params, batch) - batch["target"] - noise) ** 2)
+            return jnp.mean((guess(params, batch) - batch["target"] - noise) ** 2) / device_count()
 
-        value, gradient = jax.lax.pmean(jax.value_and_grad(loss)(state.params), AXIS)
+        value, gradient = sum_devices(jax.value_and_grad(loss)(state.params))
         if config.poisoned is not None:
             value = jnp.where(state.step + 1 == config.poisoned, jnp.nan, value)
         changes, moments = optimiser.update(gradient, state.optimiser)
-        return LearnerState(optax.apply_updates(state.params, changes), moments, state.step + 1), {"loss": value}
+        state = LearnerState(optax.apply_updates(state.params, changes), moments, state.step + 1)
+        return state, {"loss": value, "env_steps": count(batch["target"])}
 
     def evaluate(params: Any, key: jax.Array, batch: Any) -> dict[str, jax.Array]:
         return {"negative_error": -mean((guess(params, batch) - batch["target"]) ** 2)}

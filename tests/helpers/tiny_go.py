@@ -23,7 +23,7 @@ NETWORK = GoConfig(
 TINY = dataclasses.replace(
     GoSettings(), network=NETWORK, transfers=("rendezvous",), devices=(2, 4), rounds=2, samples=8, levels=4
 )
-TINY = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, environments=8, rate=1e-2))
+TINY = dataclasses.replace(TINY, ppo=dataclasses.replace(TINY.ppo, environments=8, learning_rate=1e-2))
 
 
 def untrained(settings: GoSettings) -> Policy:

@@ -59,7 +59,7 @@ def run(
 
 def test_a_generation_counts_and_remembers_every_roll_out() -> None:
     state, (metrics, _) = run(EGRL, 2)
-    assert metrics["evaluations"] == 22
+    assert metrics["env_steps"] == 22
     assert int(state.evaluations) == 44
     replay = state.learners.replay  # type: ignore[union-attr]
     assert int(replay.current_index) == 44
@@ -100,7 +100,7 @@ def test_variants_run_count_and_repeat(name: str) -> None:
     settings = VARIANTS[name]
     (state, history), (again, _) = run(settings, 3, TWO), run(settings, 3, TWO)
     chex.assert_trees_all_equal(state, again)
-    assert history[-1]["evaluations"] == 3 * settings.rollouts * 2
+    assert sum(metrics["env_steps"] for metrics in history) == 3 * settings.rollouts * 2
     assert all(np.isfinite(value) for metrics in history for value in metrics.values())
     assert (state.params["policy"] is None) == (name == "chromosomes alone")
     if name == "learners alone":  # at a quarter of a gradient step a generation, at least one step is done

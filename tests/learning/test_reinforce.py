@@ -9,9 +9,8 @@ import pytest
 
 from graphrl.learning import reinforce
 from graphrl.learning.reinforce import Batch, Weights
-from graphrl.mesh import AXIS
 
-PLAIN = Weights("learned", entropy=0.0, value=1.0, clip=1e9)
+PLAIN = Weights("learned", entropy_coefficient=0.0, value_coefficient=1.0, clip=1e9)
 REAL = np.array([True, True, False])
 BOTH = np.array([True, True])
 
@@ -40,13 +39,6 @@ def test_samples_follow_the_logits() -> None:
     assert drawn.dtype == jnp.int32
 
 
-def loss(batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The loss on one device: an axis of size 1."""
-    both = jax.vmap(lambda _: reinforce.loss(batch, weights), axis_name=AXIS, axis_size=1)(None)
-    value, metrics = jax.tree.map(lambda x: x[0], both)
-    return value, metrics
-
-
 def batch(x: jax.Array, actions: jax.Array, reward: np.ndarray, value: jax.Array) -> Batch:
     """One graph of two real choices."""
     log_prob = jax.vmap(reinforce.log_prob, (None, 0, None))(x, actions, BOTH)
@@ -69,7 +61,7 @@ def test_the_gradient_is_that_of_the_expected_reward(baseline: reinforce.Baselin
     weights = dataclasses.replace(PLAIN, baseline=baseline)
 
     def objective(x: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return loss(batch(x, actions, reward, jnp.float32(reward.mean())), weights)
+        return reinforce.loss(batch(x, actions, reward, jnp.float32(reward.mean())), weights)
 
     slope, metrics = jax.grad(objective, has_aux=True)(x)
     scaled = -2 * np.asarray(slope) * float(metrics["advantage_deviation"])  # 2 choices; the loss divides by both
@@ -78,7 +70,7 @@ def test_the_gradient_is_that_of_the_expected_reward(baseline: reinforce.Baselin
 
 def test_the_learned_baseline_moves_towards_the_rewards_and_is_no_way_to_change_the_policy() -> None:
     actions, reward = jnp.asarray([[0, 1], [2, 2]], jnp.int32), np.asarray([1.0, 3.0], np.float32)
-    slope = jax.grad(lambda v: loss(batch(logits(0, 2, 3), actions, reward, v), PLAIN)[0])
+    slope = jax.grad(lambda v: reinforce.loss(batch(logits(0, 2, 3), actions, reward, v), PLAIN)[0])
     assert float(slope(jnp.float32(0.0))) == pytest.approx(-4.0)  # d/dv of the mean of (r - v)^2
     assert float(slope(jnp.float32(2.0))) == pytest.approx(0.0, abs=1e-6)
 
@@ -87,8 +79,8 @@ def test_equal_rewards_move_nothing_and_the_entropy_bonus_flattens() -> None:
     actions, reward = jnp.asarray([[0, 1], [2, 2]], jnp.int32), np.asarray([-1.0, -1.0], np.float32)
 
     def slope(x: jax.Array, entropy: float) -> np.ndarray:
-        weights = dataclasses.replace(PLAIN, baseline="leave-one-out", entropy=entropy)
-        return np.asarray(jax.grad(lambda x: loss(batch(x, actions, reward, jnp.float32(-1)), weights)[0])(x))
+        weights = dataclasses.replace(PLAIN, baseline="leave-one-out", entropy_coefficient=entropy)
+        return np.asarray(jax.grad(lambda x: reinforce.loss(batch(x, actions, reward, jnp.float32(-1)), weights)[0])(x))
 
     assert np.abs(slope(logits(0, 2, 3), 0.0)).max() == 0
     flatter = slope(jnp.asarray([[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]], jnp.float32), 0.1)
@@ -103,7 +95,7 @@ def test_outliers_are_clipped() -> None:
 
     def size(clip: float) -> float:
         weights = dataclasses.replace(PLAIN, clip=clip)
-        slope = jax.grad(lambda x: loss(batch(x, actions, reward, jnp.float32(0)), weights)[0])
+        slope = jax.grad(lambda x: reinforce.loss(batch(x, actions, reward, jnp.float32(0)), weights)[0])
         return float(jnp.abs(slope(logits(0, 2, 3))).sum())
 
     assert size(2.0) / size(1e9) == pytest.approx(2 / 50**0.5, rel=1e-4)  # the outlier's distance in deviations

@@ -46,7 +46,10 @@ def test_it_learns_and_records_every_update_once(whole: Path) -> None:
     errors = [-line["validation"]["negative_error"] for line in lines if "validation" in line]
     assert errors[-1] < errors[0] / 2
     assert len(errors) == 4  # before training, after 5 and 10, and at the end
-    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    updates = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in updates] == list(range(1, 13))
+    assert [line["env_steps"] for line in updates] == list(range(4, 52, 4)), "a step for each of 4 graphs"
+    assert all(line["env_steps_per_second"] > 0 for line in updates)
     assert list((whole / "tensorboard").glob("events*"))
 
 
@@ -95,6 +98,7 @@ def test_a_run_with_old_names_of_settings_and_metrics_goes_on(
     train_tiny(run, "training.steps=12", resume=True)
     assert f"graphrl: {run}/run.json: deprecated names of settings: agent.start is now" in capsys.readouterr().err
     assert_same(final_state(run), final_state(whole))
+    assert read_metrics(run)[-2]["env_steps"] == 48, "it counts on"
     assert '"prefetch"' in (run / "run.json").read_text()
 
 

@@ -127,7 +127,7 @@ def solve(
         depth=depth,
         population=population,
         boltzmann=boltzmann,
-        entropy=entropy,
+        entropy_coefficient=entropy,
         rate=rate,
         strength=strength,
         chromosome_strength=chromosome_strength,

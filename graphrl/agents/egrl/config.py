@@ -41,8 +41,8 @@ class EgrlConfig:
       depth, heads: settings of `GraphUNet`; the paper's are 4 and 4.
       population, boltzmann: number of individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the
         paper, with which one run in ten gets stuck.
-      entropy: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to nothing on
-        a toy whose best map is known).
+      entropy_coefficient: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to
+        nothing on a toy whose best map is known).
       rate: Adam's learning rate.
       strength: standard deviation of mutations of weights (ours).
       chromosome_strength: standard deviation of mutations of chromosomes (the published code's).
@@ -77,7 +77,7 @@ class EgrlConfig:
     heads: int = 4
     population: int = 20
     boltzmann: float = 0.0
-    entropy: float = 0.2
+    entropy_coefficient: float = 0.2
     rate: float = 1e-3
     strength: float = 0.05
     chromosome_strength: float = 0.1
@@ -100,12 +100,18 @@ class EgrlConfig:
         check_ranges(
             self,
             integers=integers,
-            above_zero=("entropy", "rate", "strength", "chromosome_strength", "temperature", "gradient_steps"),
+            above_zero=(
+                "entropy_coefficient",
+                "rate",
+                "strength",
+                "chromosome_strength",
+                "temperature",
+                "gradient_steps",
+            ),
             not_below_zero=("preference",),
+            fractions=("boltzmann",),
             options=names,
         )
-        if not 0 <= self.boltzmann <= 1:
-            raise ProblemError(f"boltzmann is {self.boltzmann!r}: must be from 0 to 1")
         if not 1 <= len(self.discounts) <= _LEARNERS or not all(0 <= each <= 1 for each in self.discounts):
             raise ProblemError(f"discounts are {self.discounts!r}: must be 1 to {_LEARNERS} numbers from 0 to 1")
 
@@ -133,7 +139,7 @@ class EgrlConfig:
             temperature=self.temperature,
             noise=self.operators,
         )
-        sac = SacSettings(actor_rate=self.rate, critic_rate=self.rate, entropy=self.entropy)
+        sac = SacSettings(actor_rate=self.rate, critic_rate=self.rate, entropy=self.entropy_coefficient)
         each = Settings(
             replay=self.replay,
             gradient_steps=self.gradient_steps,

@@ -70,7 +70,7 @@ def init_ppo(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any 
 def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers) -> tuple[LearnerState, Metrics]:
     """Runs a PPO update on `config.samples` maps of every graph.
 
-    The metrics are those of `ppo.learn` without "value_error", as there is no value network.
+    The metrics are those of `ppo.learn` without "value_error" and "explained_variance", as there is no value network.
     """
     try_key, learn_key = jax.random.split(key)
     settings, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
@@ -80,8 +80,9 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
         return ppo.sample_rewards(settings, both, state.params, key, observe(problem, start(problem)), reward_of)
 
     maps = jax.vmap(one)(learning.keys(try_key, graphs), batch)
+    maps = maps._replace(choices=batch.placed.sum((1, 2), dtype=jnp.float32))  # absent tensors have no choice
     state, metrics = ppo.learn(settings, both, state, learning.keys(learn_key, graphs), maps)
-    del metrics["value_error"]
+    del metrics["value_error"], metrics["explained_variance"]
     return state, metrics
 
 
@@ -94,10 +95,10 @@ def ppo_settings(config: EgrlConfig) -> PpoSettings:
         environments=config.samples,
         minibatches=1,
         ratio="choice",
-        entropy=config.entropy,
-        value=0.0,
-        rate=config.rate,
-        gradient_norm=1.0,
+        entropy_coefficient=config.entropy_coefficient,
+        value_coefficient=0.0,
+        learning_rate=config.rate,
+        max_grad_norm=1.0,
     )
 
 

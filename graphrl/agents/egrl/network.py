@@ -65,7 +65,7 @@ NETWORK_SETTINGS = ("hint", "preference", "encoder", "width", "depth", "heads") 
 TRAINING_DEFAULTS: dict[str, Any] = {
     "learning": "ppo",
     "rate": 0.01,
-    "entropy": 0.02,
+    "entropy_coefficient": 0.02,
     "variant": "ea",
     "population": 30,
     "hint": "uniform",

@@ -323,7 +323,8 @@ class _Search:
         """Trains the policy with PPO on plans around the best choices, and adopts the best plan if it is better."""
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
         if settings.learning != "ppo":  # the policy's own rate is for imitation
-            settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, rate=GoSettings().ppo.rate))
+            rate = GoSettings().ppo.learning_rate
+            settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, learning_rate=rate))
         if (most := self._task.budget.evaluations) is not None:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:

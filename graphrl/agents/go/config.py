@@ -90,7 +90,14 @@ class GoConfig:
 _NETWORK = GoConfig(width=32, layers=1, votes=True, plan_features=True, changes=0.02)
 GDP_NETWORK = dataclasses.replace(_NETWORK, tasks=("placement",), superposition="none", coupling="none")
 _PPO = PpoSettings(
-    steps=1, environments=32, epochs=2, minibatches=1, ratio="choice", entropy=0.0, rate=1e-3, discount=1.0
+    steps=1,
+    environments=32,
+    epochs=2,
+    minibatches=1,
+    ratio="choice",
+    entropy_coefficient=0.0,
+    learning_rate=1e-3,
+    discount=1.0,
 )
 
 

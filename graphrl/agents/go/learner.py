@@ -19,23 +19,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
-from graphrl.agents.go.config import SENDS, GoSettings
+from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
 from graphrl.agents.go.network import networks, tiny_observation
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
+from graphrl.envs.base import Environment
 from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileInstance
 from graphrl.envs.compile.observation import observe
-from graphrl.envs.compile.reward import INVALID, outcome, possible_choices
+from graphrl.envs.compile.reward import INVALID, possible_choices
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import learner as learning
 from graphrl.learning import ppo
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo.settings import likeliest, sample
-from graphrl.mesh import AXIS, make_mesh
 from graphrl.networks.base import Network
 
 MAX_GAIN = 2.0  # maximum gain of a change, percent of the makespan
@@ -144,7 +143,7 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
             chosen[task][op] = previous
 
 
-Batch = dict[str, Any]  # for each transfer model `CompileInstance`, or an `ImitationTarget`, with a leading axis g
+Batch = dict[Transfer, Any]  # for each transfer model `CompileInstance`, or an `ImitationTarget`, with a leading axis g
 
 
 def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
@@ -226,19 +225,23 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
 
     Returns:
       The new state, and means of `ppo.learn`'s metrics, with "best": the percent by which the best plan of the last
-      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "gradient_norm".
+      round was faster than the hint. For imitation "loss", see `imitation_loss`, and "grad_norm".
     """
     if settings.learning == "imitation":
         return _imitate(settings, state, batch)
-    each = []
-    for number, instances in enumerate(batch.values()):
-        graphs = instances.order.shape[0]
+
+    def all_rounds(state: LearnerState, model: tuple[jax.Array, CompileInstance]) -> tuple[LearnerState, Metrics]:
+        (number, instances), env = model, _AnyTransfer(settings.env, tuple(batch), model[0])
         round_keys = jax.random.split(jax.random.fold_in(key, number), settings.rounds)
-        keys = jax.vmap(learning.keys, (0, None))(round_keys, graphs)
-        carry = state, jax.vmap(partial(_initial_state, settings))(instances)
-        (state, _), metrics = jax.lax.scan(partial(_round, settings), carry, keys)
-        each.append({name: value.mean() for name, value in metrics.items()} | {"best": metrics["best"][-1]})
-    return state, _mean(each)
+        keys = jax.vmap(learning.keys, (0, None))(round_keys, instances.order.shape[0])
+        carry = state, jax.vmap(partial(_initial_state, env))(instances)
+        (state, _), metrics = jax.lax.scan(partial(_round, settings, env), carry, keys)
+        return state, metrics
+
+    # a loop, since a program with the networks of each transfer model apart takes XLA as many times as long
+    state, metrics = jax.lax.scan(all_rounds, state, (jnp.arange(len(batch)), _stacked(batch)))
+    totals = {"best": metrics["best"][:, -1].mean(), "env_steps": metrics["env_steps"].sum()}
+    return state, {name: value.mean() for name, value in metrics.items()} | totals
 
 
 def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[LearnerState, Metrics]:
@@ -247,19 +250,21 @@ def _imitate(settings: GoSettings, state: LearnerState, batch: Batch) -> tuple[L
 
     def loss(params: dict[str, Any]) -> tuple[jax.Array, Metrics]:
         of_graph = partial(imitation_loss, policy, params["policy"], settings.network.tasks)
-        losses = jnp.concatenate([jax.vmap(of_graph)(targets) for targets in batch.values()])
-        return losses.mean() / jax.lax.psum(1, AXIS), {"loss": learning.mean(losses)}
+        losses = jax.vmap(jax.vmap(of_graph))(_stacked(batch))
+        return losses.mean() / learning.device_count(), {"loss": learning.mean(losses)}
 
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params)
-    optimiser = learning.optimiser(settings.ppo.rate, settings.ppo.gradient_norm)
-    state, metrics["gradient_norm"] = learning.descend(optimiser, state, gradient)
+    optimiser = learning.optimiser(settings.ppo.learning_rate, settings.ppo.max_grad_norm)
+    state, metrics["grad_norm"] = learning.descend(optimiser, state, gradient)
     return state, metrics
 
 
-def _round(settings: GoSettings, carry: tuple[LearnerState, _RoundState], keys: jax.Array) -> tuple[Any, Metrics]:
+def _round(
+    settings: GoSettings, env: Any, carry: tuple[LearnerState, _RoundState], keys: jax.Array
+) -> tuple[Any, Metrics]:
     (state, best_state), both = carry, networks(settings.network)
     split = jax.vmap(jax.random.split)(keys)
-    samples = ppo.sample_actions(settings.ppo, settings.env, both, state.params, split[:, 0], best_state.instance)
+    samples = ppo.sample_actions(settings.ppo, env, both, state.params, split[:, 0], best_state.instance)
     # a worse plan has no cost, as the next round starts from the best; otherwise the policy learns to change nothing
     clipped = samples._replace(reward=jnp.maximum(samples.reward, best_state.reward[:, None]))
     state, metrics = ppo.learn(settings.ppo, both, state, split[:, 1], clipped)
@@ -275,16 +280,55 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: Batch) ->
       with the same number of changed ops as one of the policy's, but random ops and options; "greedy", the most likely
       plan of the first round; and "sampled_NAME", for transfer model NAME alone.
     """
-    each, by_transfer = [], {}
-    for number, (transfer, rows) in enumerate(batch.items()):
-        instances = rows.instance if isinstance(rows, ImitationTarget) else rows
+    targets = {model: rows.instance if isinstance(rows, ImitationTarget) else rows for model, rows in batch.items()}
+
+    def all_rewards(model: tuple[jax.Array, CompileInstance]) -> tuple[jax.Array, jax.Array]:
+        (number, instances), env = model, _AnyTransfer(settings.env, tuple(batch), model[0])
         keys = learning.keys(jax.random.fold_in(key, number), instances.order.shape[0])
-        play = jax.vmap(partial(_play, settings, params["policy"]), (0, 0, None))
-        rewards = jax.vmap(play, (None, None, 0))(keys, instances, jnp.array([False, True]))
-        names = {"sampled": rewards[0][0], "random": rewards[0][1], "greedy": rewards[1][0]}
-        each.append({name: learning.mean(gain(reward)) for name, reward in names.items()})
-        by_transfer[f"sampled_{transfer}"] = each[-1]["sampled"]
-    return _mean(each) | by_transfer
+        play = jax.vmap(partial(_play, settings, env, params["policy"]), (0, 0, None))
+        return jax.vmap(play, (None, None, 0))(keys, instances, jnp.array([False, True]))
+
+    rewards = jax.lax.map(all_rewards, (jnp.arange(len(batch)), _stacked(targets)))
+    best, likeliest_first = map(gain, rewards)  # [m, 2, g] each
+    names = {"sampled": best[:, 0], "random": best[:, 1], "greedy": likeliest_first[:, 0]}
+    by_model = {f"sampled_{model}": learning.mean(best[number, 0]) for number, model in enumerate(batch)}
+    return {name: learning.mean(values) for name, values in names.items()} | by_model
+
+
+class _AnyTransfer(NamedTuple):
+    """`Compile-v0` under a transfer model that is known only when the program runs."""
+
+    env: Environment[Any, Any, Any]
+    models: tuple[Transfer, ...]
+    number: jax.Array  # [] int32, index of the transfer model
+
+    def reset(self, key: jax.Array, instance: CompileInstance) -> Any:
+        """See `Environment`."""
+        return self._under_model(self.env.reset, instance, key)
+
+    def step(self, key: jax.Array, state: Any, action: Any, instance: CompileInstance) -> Any:
+        """See `Environment`."""
+        return self._under_model(self.env.step, instance, key, state, action)
+
+    def _under_model(self, method: Any, instance: CompileInstance, *args: Any) -> Any:
+        if len(self.models) == 1:  # max_load has no transfer model
+            return method(*args, instance)
+
+        def under(transfer: Transfer) -> Any:
+            def run(instance: CompileInstance, *args: Any) -> Any:
+                problem: Any = instance.problem
+                problem = dataclasses.replace(problem, transfer=transfer)
+                return method(*args, dataclasses.replace(instance, problem=problem))
+
+            return run
+
+        return jax.lax.switch(self.number, [under(model) for model in self.models], instance, *args)
+
+
+def _stacked(batch: Batch) -> Any:
+    """Stacks the rows of all transfer models, `[m, g, ...]` each. Their problem states the first one's model."""
+    structure, leaves = jax.tree.structure(next(iter(batch.values()))), map(jax.tree.leaves, batch.values())
+    return jax.tree.unflatten(structure, [jnp.stack(each) for each in zip(*leaves, strict=True)])
 
 
 def fine_tune(
@@ -294,26 +338,20 @@ def fine_tune(
     instance's start if that is better.
     """
     params = jax.tree.map(jnp.asarray, policy)
-    best_state = _initial_state(settings, instance)
-    state, best_state = _fine_tune(settings, params, best_state, key, updates)
+    state, best_state = _fine_tune(settings, params, jax.tree.map(jnp.asarray, instance), key, updates)
     return jax.tree.map(np.asarray, state.params["policy"]), best_state.instance.start
 
 
 @partial(jax.jit, static_argnums=(0, 4))
 def _fine_tune(
-    settings: GoSettings, policy: Any, best_state: _RoundState, key: jax.Array, updates: int
+    settings: GoSettings, policy: Any, instance: CompileInstance, key: jax.Array, updates: int
 ) -> tuple[LearnerState, _RoundState]:
-    def all_rounds(policy: Any, key: jax.Array, best_state: _RoundState) -> tuple[LearnerState, _RoundState]:
-        init_key, play_key = jax.random.split(key)
-        carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
-        keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
-        state, best_state = jax.lax.scan(partial(_round, settings), carry, keys)[0]
-        return state, jax.tree.map(lambda leaf: leaf[0], best_state)
-
-    one, no_axis = make_mesh(1, jax.devices()[:1]), PartitionSpec()
-    return jax.shard_map(all_rounds, mesh=one, in_specs=no_axis, out_specs=no_axis, check_vma=False)(
-        policy, key, best_state
-    )
+    init_key, play_key = jax.random.split(key)
+    best_state = _initial_state(settings.env, instance)
+    carry = init(settings, init_key, policy), jax.tree.map(lambda leaf: leaf[None], best_state)
+    keys = jax.vmap(learning.keys, (0, None))(jax.random.split(play_key, updates), 1)
+    state, best_state = jax.lax.scan(partial(_round, settings, settings.env), carry, keys)[0]
+    return state, jax.tree.map(lambda leaf: leaf[0], best_state)
 
 
 def gain(reward: jax.Array) -> jax.Array:
@@ -322,10 +360,10 @@ def gain(reward: jax.Array) -> jax.Array:
 
 
 def _play(
-    settings: GoSettings, policy: Any, key: jax.Array, instance: CompileInstance, is_random: jax.Array
+    settings: GoSettings, env: Any, policy: Any, key: jax.Array, instance: CompileInstance, is_random: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Plays all rounds on one graph: returns rewards `[]` of the best plan and of the first round's most likely one."""
-    env, network = settings.env, networks(settings.network).policy
+    network = networks(settings.network).policy
 
     def play_round(best_state: _RoundState, key: jax.Array) -> tuple[_RoundState, jax.Array]:
         sample_key, chance_key = jax.random.split(key)
@@ -341,14 +379,16 @@ def _play(
         reward = jax.vmap(env.step, (None, None, 0, None))(sample_key, state, action, best_state.instance)[1].reward
         return _update_best(best_state, action, reward), reward[0]
 
-    last, likely = jax.lax.scan(play_round, _initial_state(settings, instance), jax.random.split(key, settings.rounds))
+    last, likely = jax.lax.scan(play_round, _initial_state(env, instance), jax.random.split(key, settings.rounds))
     return last.reward, likely[0]
 
 
-def _initial_state(settings: GoSettings, instance: CompileInstance) -> _RoundState:
+def _initial_state(env: Any, instance: CompileInstance) -> _RoundState:
     """Creates the state before the first round: the hint, with reward -1, or `INVALID` if the hint is not valid."""
-    instance = jax.tree.map(jnp.asarray, instance)
-    valid = outcome(instance, possible_choices(instance, instance.start), SENDS).valid
+    no_key = jax.random.key(0)  # the environment draws no random numbers
+    state, first = env.reset(no_key, instance)
+    action = {task: jnp.asarray(getattr(instance.start, task)) for task in first.observation.previous}
+    valid = env.step(no_key, state, action, instance)[1].info["valid"]
     return _RoundState(instance, jnp.where(valid, jnp.float32(-1), INVALID))
 
 
@@ -377,7 +417,3 @@ def _random_changes(key: jax.Array, action: Any, previous: Any, mask: Any) -> An
 
     keys = dict(zip(sorted(action), jax.random.split(key, len(action)), strict=True))
     return {task: one(keys[task], action[task], previous[task], mask[task]) for task in action}
-
-
-def _mean(each: list[Metrics]) -> Metrics:
-    return jax.tree.map(lambda *values: sum(values) / len(values), *each)

@@ -37,9 +37,9 @@ class RegalConfig:
         each other option: without a hint it starts close to standard BRKGA.
       actions: number of actions sampled per graph and update.
       learning_rate: Adam's learning rate.
-      gradient_norm: gradients are clipped to this global norm.
-      entropy: weight of the entropy bonus in the loss: normalised advantage per nat.
-      baseline_error: weight of the learned baseline's squared error in the loss.
+      max_grad_norm: gradients are clipped to this global norm.
+      entropy_coefficient: weight of the entropy bonus in the loss: normalised advantage per nat.
+      value_coefficient: weight of the learned baseline's squared error in the loss.
       clip: largest absolute value of normalised advantages.
       baseline: baseline of the rewards: "learned", the papers'; or "leave-one-out", the mean of the graph's other
         actions.
@@ -63,9 +63,9 @@ class RegalConfig:
     preference: float = 3.0
     actions: int = 8
     learning_rate: float = 3e-3
-    gradient_norm: float = 1.0
-    entropy: float = 5e-3
-    baseline_error: float = 1.0
+    max_grad_norm: float = 1.0
+    entropy_coefficient: float = 5e-3
+    value_coefficient: float = 1.0
     clip: float = 3.0
     baseline: Baseline = "leave-one-out"
     init_checkpoint: str = ""
@@ -77,8 +77,8 @@ class RegalConfig:
         check_ranges(
             self,
             integers=integers,
-            above_zero=("learning_rate", "gradient_norm", "clip"),
-            not_below_zero=("preference", "entropy", "baseline_error"),
+            above_zero=("learning_rate", "max_grad_norm", "clip"),
+            not_below_zero=("preference", "entropy_coefficient", "value_coefficient"),
             options=names,
         )
         if self.encoder == "recurrent" and self.width % 2:

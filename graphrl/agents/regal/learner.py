@@ -39,14 +39,14 @@ def update(
 
     Returns:
       The new state, and the metrics of `reinforce.loss`, "improvement" (percent by which the sampled actions are better
-      than standard BRKGA), "baseline" (mean of the learned one) and "gradient_norm".
+      than standard BRKGA), "baseline" (mean of the learned one) and "grad_norm".
     """
     sample = jax.vmap(partial(_act, config, state.params["policy"]))
     observation, actions, reward = sample(learning.keys(key, batch.nodes.shape[0]), batch)
     loss = partial(_loss, config)
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, observation, actions, reward)
-    state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
-    return state, metrics | {"improvement": 100 * (1 + metrics["reward"])}
+    state, metrics["grad_norm"] = learning.descend(_optimiser(config), state, gradient)
+    return state, metrics | {"improvement": 100 * (1 + metrics["return"])}
 
 
 def evaluate(config: RegalConfig, params: Any, key: jax.Array, batch: ProposalInstance) -> dict[str, jax.Array]:
@@ -96,7 +96,8 @@ def _loss(
     entropy = jax.vmap(reinforce.entropy)(logits, real)
     choices = jax.vmap(_choices)(logits[..., 0], real)
     batch = reinforce.Batch(log_prob, entropy, choices, value, reward)
-    weights = reinforce.Weights(config.baseline, config.entropy, config.baseline_error, config.clip)
+    coefficients = config.entropy_coefficient, config.value_coefficient
+    weights = reinforce.Weights(config.baseline, *coefficients, config.clip)
     total, metrics = reinforce.loss(batch, weights)
     return total, metrics | {"baseline": learning.mean(value)}
 
@@ -111,4 +112,4 @@ def _env(config: RegalConfig) -> ProposalEnv:
 
 
 def _optimiser(config: RegalConfig) -> optax.GradientTransformation:
-    return learning.optimiser(config.learning_rate, config.gradient_norm)
+    return learning.optimiser(config.learning_rate, config.max_grad_norm)

@@ -41,7 +41,7 @@ class TopoformerConfig:
       decay: factor by which the learning rate is multiplied over every `epoch` updates.
       epoch: number of updates per epoch.
       warmup: number of updates in which the learning rate rises from 0.
-      gradient_norm: gradients are clipped to this global norm.
+      max_grad_norm: gradients are clipped to this global norm.
       clip: largest absolute value of normalised advantages.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
         "" starts from new parameters.
@@ -65,7 +65,7 @@ class TopoformerConfig:
     decay: float = 0.97
     epoch: int = 125
     warmup: int = 50
-    gradient_norm: float = 1.0
+    max_grad_norm: float = 1.0
     clip: float = 3.0
     init_checkpoint: str = ""
 
@@ -78,7 +78,7 @@ class TopoformerConfig:
         check_ranges(
             self,
             integers=integers,
-            above_zero=("alpha", "learning_rate", "decay", "gradient_norm", "clip"),
+            above_zero=("alpha", "learning_rate", "decay", "max_grad_norm", "clip"),
             options=names,
         )
         if isinstance(self.heads, tuple):

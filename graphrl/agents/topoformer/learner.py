@@ -59,13 +59,13 @@ def update(
     """Takes one gradient step with g instances, whose orders come from one network call per graph; see `Learner`.
 
     Returns:
-      The new state, and the metrics of `reinforce.policy_term`, "peak" (mean over the sampled orders, as a share of all
-      bytes that their graph's ops write) and "gradient_norm".
+      The new state, and the metrics of `reinforce.policy_term`, with "return" as minus the "peak", which is a mean over
+      the sampled orders, as a share of all bytes that their graph's ops write; and "grad_norm".
     """
     loss = partial(_loss, config)
     keys = learning.keys(key, batch.nodes.shape[0])
     gradient, metrics = jax.grad(loss, has_aux=True)(state.params, state.baseline, keys, batch)
-    state, metrics["gradient_norm"] = learning.descend(_optimiser(config), state, gradient)
+    state, metrics["grad_norm"] = learning.descend(_optimiser(config), state, gradient)
     return state, metrics
 
 
@@ -87,11 +87,13 @@ def evaluate(config: TopoformerConfig, params: Any, key: jax.Array, batch: Order
 
 def after_validation(config: TopoformerConfig, state: LearnerState, means: Mapping[str, float]) -> LearnerState:
     """Replaces the baseline's policy by the current one if that scored higher in validation (C.4); see `Learner`."""
-    if config.baseline == "leave-one-out" or means["greedy"] <= float(state.score):
+    if config.baseline == "leave-one-out":
         return state
-    # a copy: `update` donates the policy's buffers
-    baseline = jax.tree.map(jnp.copy, state.params["policy"])
-    return state._replace(baseline=baseline, score=jnp.full_like(state.score, means["greedy"]))
+    score = jnp.asarray(means["greedy"], jnp.float32)
+    is_better = score > state.score
+    # `where` copies: `update` donates the policy's buffers
+    baseline = jax.tree.map(lambda *two: jnp.where(is_better, *two), state.params["policy"], state.baseline)
+    return state._replace(baseline=baseline, score=jnp.maximum(score, state.score))
 
 
 def _loss(
@@ -116,8 +118,10 @@ def _loss(
         config.clip,
     )
     written_bytes = jnp.maximum(graph.owned_bytes.sum(1, keepdims=True), 1e-30)
-    del metrics["reward"]  # about -1, as it is relative to the baseline's peak
-    return term, metrics | {"peak": learning.mean(samples.peak / written_bytes)}
+    peak = learning.mean(samples.peak / written_bytes)
+    # the reward is about -1, as it is relative to the baseline's peak; an episode has a step for each op
+    steps = config.samples * learning.sum_devices(graph.num_ops.sum().astype(jnp.float32))
+    return term, metrics | {"return": -peak, "peak": peak, "env_steps": steps}
 
 
 def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
@@ -126,7 +130,7 @@ def _optimiser(config: TopoformerConfig) -> optax.GradientTransformation:
     if config.warmup:
         warmup = optax.linear_schedule(0.0, config.learning_rate, config.warmup)
         rate = optax.join_schedules([warmup, rate], [config.warmup])
-    return learning.optimiser(rate, config.gradient_norm)
+    return learning.optimiser(rate, config.max_grad_norm)
 
 
 def _random_peaks(graph: PaddedGraph, keys: jax.Array, count: int) -> jax.Array:

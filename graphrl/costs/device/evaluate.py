@@ -79,10 +79,13 @@ def evaluate(
 
     def on_host() -> DeviceCosts:
         seconds = transfer_seconds(graph, problem)
-        costs = host_costs(graph, decisions, problem, seconds, steps, makespan=makespan, memory=memory, orders=orders)
+        rows = steps if orders else 0
+        latest, peaks, events, end, _ = host_costs(
+            graph, decisions, problem, seconds, rows, makespan=makespan, memory=memory, ops=orders
+        )
         if not orders:
-            costs = (*costs[:2], jnp.zeros((steps, g, p), jnp.int32), jnp.zeros((n, g, p), jnp.float32))
-        return DeviceCosts(*costs)
+            events, end = jnp.zeros((steps, g, p), jnp.int32), jnp.zeros((n, g, p), jnp.float32)
+        return DeviceCosts(latest, peaks, events, end)
 
     def by(decoder: Callable[..., Schedule]) -> Callable[[], DeviceCosts]:
         def costs() -> DeviceCosts:

@@ -15,7 +15,7 @@ from graphrl.compiled.custom_call import data, operand, part_of, result, row_of,
 from graphrl.compiled.pointers import array, matrix
 
 # Operands, each with its shape after leading axes of `jax.vmap`. Letters are those of graphs/padding.py.
-SETTINGS = 0  # [6] int32: devices, transfer model, and True for: makespan, memory, resident weights, orders
+SETTINGS = 0  # [5] int32: devices, transfer model, and True for: makespan, memory, resident weights
 NUM_OPS, NUM_TENSORS = 1, 2  # [g] int32
 RUNTIME, WORKSPACE, WEIGHT = 3, 4, 5  # [g, n] float32
 PRODUCER = 6  # [g, t] int32
@@ -27,12 +27,13 @@ SHARE_TENSOR, SHARE_OF = 15, 16  # [g, s] int32
 SHARE_REUSES = 17  # [g, s] bool
 PLACEMENT = 18  # [n, g, p] int32
 OP_KEYS = 19  # [n, g, p] float32
-TRANSFER_KEYS = 20  # [d, t, g, p] float32
+TRANSFER_KEYS = 20  # [d, t, g, p] float32, or [0, t, g, p] for transfers by the rule of `sends.py`
 # Results
 MAKESPAN = 0  # [g, p] float32
 PEAK = 1  # [d, g, p] float32
-EVENTS = 2  # [c, g, p] int32, c = 0 without orders
-END = 3  # [n, g, p] float32, n = 0 without orders
+EVENTS = 2  # [c, g, p] int32, c = 0 if they are not wanted
+END = 3  # [n, g, p] float32, n = 0 if they are not wanted
+PLACE = 4  # [n, g, p] int32, likewise: position of each op among the ops; n for padding
 
 LANES = 16  # of a block: as many float32 as a cache line has
 SCALE = float(2**28)  # of a byte unit; sums of 2^22 of the largest tensors fit into int64
@@ -85,7 +86,7 @@ class Graph(NamedTuple):
     devices: int
     transfer: int
     memory: bool  # whether peaks are computed
-    ordered: bool  # whether the order is written
+    ordered: bool  # whether events are written
     bits: int  # of a node's index
     ops: Any  # [n + 1] OP
     tensors: Any  # [t + 1] TENSOR
@@ -97,6 +98,8 @@ class Graph(NamedTuple):
     heap: Any  # [m + 2] int32, m the largest number of nodes that run: n + min(t * (d - 1), e)
     clocks: Any  # [2, d] float32, seconds, see `clocks`
     place: Any  # [n] int32
+    sequence: Any  # [n] int32, ops by their rank on one device
+    pairs: Any  # [d * d] int32, place of the last transfer between two devices
     last: Any  # [t * d] int32, place of the last node that needs a copy, or -1
     change: Any  # [d * (m + 2)] int64, scaled bytes
     extra: Any  # [d * (m + 2)] int64, scaled bytes of workspace; [0] where no op has one
@@ -120,7 +123,8 @@ class Decisions(NamedTuple):
     op_keys: Any  # [LANES * op_row] float32
     transfer_keys: Any  # [LANES * key_row] float32
     order: Any  # [LANES * c] int32
-    ends: Any  # [LANES * n] float32
+    ends: Any  # [LANES * n] float32; [0] if they are not wanted
+    places: Any  # [LANES * n] int32; likewise
     end: int  # address after the arrays
 
 
@@ -145,14 +149,15 @@ def decisions_at(call: int, memory: int) -> Decisions:
         array(keys, LANES * key_row, F32),
         array(order, LANES * c, I32),
         array(last, LANES * ends, F32),
-        (last + 4 * LANES * ends + 63) // 64 * 64,
+        array(last + 4 * LANES * ends, LANES * ends, I32),
+        (last + 8 * LANES * ends + 63) // 64 * 64,
     )
 
 
 @inlined
 def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: int) -> Graph:
     """The arrays of a graph of these sizes in a thread's memory; `working` is 1 if some op has workspace."""
-    settings = array(data(operand(call, SETTINGS)), integer(6), I32)
+    settings = array(data(operand(call, SETTINGS)), integer(5), I32)
     d, s = integer(settings[0]), size(operand(call, SHARE_OF), -1)
     nodes = n + t * (d - 1)
     bits = 1
@@ -172,7 +177,9 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
     heap = transfer_tensor + 4 * t * (d - 1)
     clocks = heap + 4 * places
     place = clocks + 8 * d
-    last = place + 4 * n
+    sequence = place + 4 * n
+    pairs = sequence + 4 * n
+    last = pairs + 4 * d * d
     shares = last + 4 * t * d
     alias = shares + 16 * s
     taker = alias + 4 * t
@@ -180,7 +187,7 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
         d,
         integer(settings[1]),
         settings[3] != 0,
-        settings[5] != 0,
+        size(result(call, EVENTS), -3) > 0,
         bits,
         array(ops, n + 1, OP),
         array(tensors, t + 1, TENSOR),
@@ -192,6 +199,8 @@ def graph_at(call: int, memory: int, n: int, t: int, e: int, f: int, working: in
         array(heap, places, I32),
         matrix(clocks, integer(2), d, F32),
         array(place, n, I32),
+        array(sequence, n, I32),
+        array(pairs, d * d, I32),
         array(last, t * d, I32),
         array(change, d * places, I64),
         array(extra, d * places * working, I64),
@@ -221,7 +230,8 @@ def read_decisions(call: int, decisions: Decisions, outer: int, first: int, coun
     """Copies the decisions of a block's lanes to a row a lane; out of range, they become the nearest that are in it."""
     like = result(call, MAKESPAN)
     lanes, devices = size(like, -2) * size(like, -1), size(result(call, PEAK), -3)
-    n, keys, row, key_row = decisions.ops, devices * decisions.tensors, decisions.op_row, decisions.key_row
+    n, row, key_row = decisions.ops, decisions.op_row, decisions.key_row
+    keys = size(operand(call, TRANSFER_KEYS), -4) * decisions.tensors
     placement = array(_field(call, PLACEMENT, 3, outer), n * lanes, I32)
     op_keys = array(_field(call, OP_KEYS, 3, outer), n * lanes, F32)
     transfer_keys = array(_field(call, TRANSFER_KEYS, 4, outer), keys * lanes, F32)
@@ -242,18 +252,22 @@ def _valid(key: np.float32) -> np.float32:
 
 @inlined
 def write_orders(call: int, decisions: Decisions, outer: int, first: int, count: int) -> None:
-    """Copies the orders and ends of a block's lanes to the results, where lanes come last."""
+    """Copies the events, ends and places of a block's lanes to the results, where lanes come last."""
     like = result(call, MAKESPAN)
     lanes = size(like, -2) * size(like, -1)
     n, steps = decisions.ops, len(decisions.order) // LANES
     events = array(data(result(call, EVENTS)) + 4 * outer * steps * lanes, steps * lanes, I32)
-    ends = array(data(result(call, END)) + 4 * outer * n * lanes, n * lanes, F32)
     for k in range(steps):
         for lane in range(count):
             events[k * lanes + first + lane] = decisions.order[lane * steps + k]
+    if len(decisions.ends) == 0:
+        return
+    ends = array(data(result(call, END)) + 4 * outer * n * lanes, n * lanes, F32)
+    places = array(data(result(call, PLACE)) + 4 * outer * n * lanes, n * lanes, I32)
     for v in range(n):
         for lane in range(count):
             ends[v * lanes + first + lane] = decisions.ends[lane * n + v]
+            places[v * lanes + first + lane] = decisions.places[lane * n + v]
 
 
 @inlined

@@ -59,7 +59,9 @@ def _simulate(g: Graph, decisions: Decisions, lane: int, timed: bool, memory: bo
     for device in range(g.devices):  # no transfer ends after its readers
         makespan = max(makespan, g.clocks[0, device])
     if g.ordered:
-        _finish_order(g, decisions, lane, place, timed)
+        _finish_order(g, decisions, lane, place)
+    if len(decisions.ends) > 0:
+        _write_ops(g, decisions, lane, place, timed)
     return makespan
 
 
@@ -70,7 +72,7 @@ def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
     for v in range(len(g.now)):
         x = g.now[v]
         x.device, x.ready, x.waits = decisions.placement[first + v], _0, g.ops[v].waits
-        x.key = _packed(g, decisions.op_keys[first + v], v)
+        x.key = packed(g.bits, decisions.op_keys[first + v], v)
     for v in range(len(g.now)):
         if g.now[v].waits == 0:
             size = push(g.heap, size, False, g.now[v].key)
@@ -87,10 +89,12 @@ def _start(g: Graph, decisions: Decisions, lane: int, memory: bool) -> int:
 
 
 @inlined
-def _packed(g: Graph, key: np.float32, node: int) -> int:
-    """A word that sorts nodes: larger keys first, ties to the lower index. Scaling by a power of two is exact."""
-    scaled = integer(np.int32(key * F32(1 << (31 - g.bits))))
-    return (scaled << g.bits) | ((1 << g.bits) - 1 - node)
+def packed(bits: int, key: np.float32, node: int) -> int:
+    """A word that sorts nodes, whose index has that many bits: larger keys first, ties to the lower index. Scaling by a
+    power of two is exact.
+    """
+    scaled = integer(np.int32(key * F32(1 << (31 - bits))))
+    return (scaled << bits) | ((1 << bits) - 1 - node)
 
 
 @inlined
@@ -100,7 +104,7 @@ def _run_op(g: Graph, size: int, v: int, place: int, decisions: Decisions, lane:
     x, op = g.now[v], g.ops[v]
     here = x.device
     end = run_op(g.clocks, here, x.ready, op.runtime) + op.runtime
-    x.ready = end
+    x.ready, x.waits = end, -place  # it waits no more: `_write_ops` reads its place
     if memory:
         g.place[v] = place
         _allocate(g, place, here, op.bytes, op.workspace)
@@ -120,7 +124,7 @@ def _run_op(g: Graph, size: int, v: int, place: int, decisions: Decisions, lane:
             if remote & _ONE:
                 node = n + tensor * (d - 1) + to - (to > here)
                 key = decisions.transfer_keys[lane * decisions.key_row + to * decisions.tensors + tensor]
-                size, hole = push(g.heap, size, hole, _packed(g, key, node)), False
+                size, hole = push(g.heap, size, hole, packed(g.bits, key, node)), False
             remote >>= _ONE
             to += 1
     for e in range(op.waiters, g.ops[v + 1].waiters):
@@ -161,13 +165,29 @@ def _release(g: Graph, size: int, hole: bool, op: int, arrived: bool, end: np.fl
 
 
 @inlined
-def _finish_order(g: Graph, decisions: Decisions, lane: int, places: int, timed: bool) -> None:
-    """Fills the steps after the last node with the number of no node, and copies the ends of the ops."""
-    steps, ops = len(decisions.order) // LANES, len(g.now)
+def _finish_order(g: Graph, decisions: Decisions, lane: int, places: int) -> None:
+    """Fills the steps after the last node with the number of no node."""
+    steps = len(decisions.order) // LANES
     for step in range(places, steps):
         decisions.order[lane * steps + step] = decisions.nodes * g.devices
-    for v in range(decisions.ops):
-        decisions.ends[lane * decisions.ops + v] = g.now[v].ready if timed and v < ops else _0
+
+
+@inlined
+def _write_ops(g: Graph, decisions: Decisions, lane: int, places: int, timed: bool) -> None:
+    """Writes the ends of the ops, and their positions among the ops; the heap, now empty, has the op of each place."""
+    ops, first, count = len(g.now), lane * decisions.ops, 0
+    for place in range(places + 1):
+        g.heap[place] = -1
+    for v in range(ops):
+        g.heap[-g.now[v].waits] = v
+        decisions.ends[first + v] = g.now[v].ready if timed else _0
+    for v in range(ops, decisions.ops):
+        decisions.ends[first + v], decisions.places[first + v] = _0, decisions.ops
+    for place in range(places + 1):
+        v = g.heap[place]
+        if v >= 0:
+            decisions.places[first + v] = count
+            count += 1
 
 
 @inlined

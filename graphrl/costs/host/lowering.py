@@ -52,6 +52,7 @@ from graphrl.costs.host.arrays import (
     SCALE,
     SETTINGS,
     TENSORS,
+    TRANSFER_KEYS,
     USE_OP,
     USES,
     WEIGHT,
@@ -65,6 +66,7 @@ from graphrl.costs.host.arrays import (
 )
 from graphrl.costs.host.clocks import TRANSFERS
 from graphrl.costs.host.decode import simulate
+from graphrl.costs.host.sends import set_keys
 from graphrl.graphs.padding import PaddedGraph
 
 NAME = "costs"
@@ -91,29 +93,33 @@ def host_costs(
     *,
     makespan: bool,
     memory: bool,
-    orders: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    ops: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Decodes and costs a population on a batch of graphs.
 
     Args:
       graph: a batch of graphs (leading axis g).
-      decisions: p candidate solutions of each graph.
+      decisions: p candidate solutions of each graph. With transfer keys `[0, t, g, p]`, transfers follow from the order
+        of ops on one device by the rule of `envs/compile/sends.py`.
       problem: the planning problem.
       transfer_seconds: `[g, t]` float32, second units.
-      steps: c, length of the orders.
+      steps: c, length of the orders; 0 for no events.
       makespan, memory: whether to compute each of them.
-      orders: whether to write orders and ends; if not, these have no rows.
+      ops: whether to compute ends and positions of ops; if not, these have no rows.
 
     Returns:
-      Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`.
+      Makespan `[g, p]`, peaks `[d, g, p]`, events `[c, g, p]` and ends `[n, g, p]`, as `evaluate.DeviceCosts`; and the
+      position of each op among the ops, `[n, g, p]` int32, n for padding.
     """
     n, g, p = decisions.placement.shape
-    flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights, orders)
+    flags = (problem.devices, TRANSFERS[problem.transfer], makespan, memory, problem.resident_weights)
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     results = [shape((g, p)), shape((problem.devices, g, p))]
-    results += [jax.ShapeDtypeStruct((steps if orders else 0, g, p), jnp.int32), shape((n if orders else 0, g, p))]
+    rows = n if ops else 0
+    results += [jax.ShapeDtypeStruct((steps, g, p), jnp.int32), shape((rows, g, p))]
+    results += [jax.ShapeDtypeStruct((rows, g, p), jnp.int32)]
     a, sizes, t = graph, graph.sizes, graph.sizes.tensors
-    spans, peaks, events, ends = costs_of_lanes(
+    spans, peaks, events, ends, places = costs_of_lanes(
         results,
         np.asarray(flags, np.int32),
         *typed(np.int32, (g,), a.num_ops, a.num_tensors),
@@ -127,9 +133,9 @@ def host_costs(
         *typed(np.bool_, (g, sizes.shares), a.share_reuses),
         *typed(np.int32, (n, g, p), decisions.placement),
         *typed(np.float32, (n, g, p), decisions.op_keys),
-        *typed(np.float32, (problem.devices, t, g, p), decisions.transfer_keys),
+        *typed(np.float32, (len(decisions.transfer_keys) and problem.devices, t, g, p), decisions.transfer_keys),
     )
-    return spans, peaks, events, ends
+    return spans, peaks, events, ends, places
 
 
 @custom_call("graphrl_costs", NAME)
@@ -177,17 +183,18 @@ def _cost_block(call: int, block: int, memory: int) -> None:
     read_decisions(call, decisions, outer, first, count)
     makespan = array(data(like) + 4 * outer * lanes, lanes, F32)
     peak = array(data(result(call, PEAK)), size(result(call, PEAK), -3) * lanes * (outer + 1), F32)
-    settings = array(data(operand(call, SETTINGS)), integer(6), I32)
+    settings = array(data(operand(call, SETTINGS)), integer(5), I32)
     for lane in range(count):
         graph = (first + lane) // population
         if words[OUTER] != outer or words[GRAPH] != graph:
             read_graph(call, decisions.end, words, outer, graph)
         g = graph_at(call, decisions.end, words[OPS], words[TENSORS], words[USES], words[CONTROLS], words[WORKING])
         weight = row(call, WEIGHT, outer, graph) if settings[4] != 0 else integer(0)
+        if size(operand(call, TRANSFER_KEYS), -4) == 0:
+            set_keys(g, decisions, lane)
         latest = simulate(g, decisions, lane, settings[2] != 0, weight)
         makespan[first + lane] = latest if settings[2] != 0 else F32(0)
         for device in range(g.devices):
             at = (outer * g.devices + device) * lanes + first + lane
             peak[at] = F32(g.peak[device] / SCALE) if g.memory else F32(0)
-    if settings[5] != 0:
-        write_orders(call, decisions, outer, first, count)
+    write_orders(call, decisions, outer, first, count)

@@ -1,5 +1,6 @@
 """Converts environments to gymnasium's interface: one episode at a time, or many in one compiled call."""
 
+import contextlib
 import copy
 import dataclasses
 import io
@@ -12,9 +13,11 @@ import numpy as np
 
 from graphrl.envs.adapters.common import Flattened, as_dictionaries, bounds, choices, import_library, map_spec
 from graphrl.envs.base import FINAL, AutoReset, Environment
-from graphrl.envs.registry import make
+from graphrl.envs.registry import make, registered
 from graphrl.envs.specs import ArraySpec, SpecError, validate
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, PlanError
+
+_BLANK = 480, 640  # pixels of a picture without a plan
 
 
 def to_gymnasium(
@@ -89,7 +92,9 @@ def to_gymnasium(
             if render_mode is None or self._shown is None:
                 return None
             drawing: Any = env
-            return _pixels(drawing.render(model, instance, self._shown[0]))
+            with contextlib.suppress(PlanError):
+                return _pixels(drawing.render(model, instance, self._shown[0]))
+            return np.full((*_BLANK, 3), 255, np.uint8)  # nothing is decided yet
 
         def __reduce__(self) -> Any:
             again = {"flat": flat, "model": model, "render_mode": render_mode}
@@ -192,6 +197,22 @@ def make_gymnasium_vector(env_id: str, models: Any, num_envs: int = 1, *, flat: 
     instances = env.instances(models)
     index = jnp.arange(num_envs) % jax.tree.leaves(instances)[0].shape[0]
     return to_gymnasium_vector(env, jax.tree.map(lambda leaf: leaf[index], instances), flat=flat)
+
+
+def register_in_gymnasium() -> None:
+    """Registers the environments in gymnasium, as "graphrl/Ordering-v0" and so on, for `gymnasium.make` and `make_vec`.
+
+    Raises:
+      GraphrlError: gymnasium is not installed.
+    """
+    gymnasium = import_library("gymnasium", "gymnasium")
+    for id in registered():
+        gymnasium.register(
+            f"graphrl/{id}",
+            entry_point="graphrl.envs.adapters.gymnasium:make_gymnasium",
+            vector_entry_point="graphrl.envs.adapters.gymnasium:make_gymnasium_vector",
+            kwargs={"env_id": id},
+        )
 
 
 class _Programs(NamedTuple):

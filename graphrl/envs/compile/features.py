@@ -2,8 +2,9 @@
 
 `schedule_features` is for the makespan: the times at which ops ran, their waiting times, and the devices' busy times.
 They show the policy where time is lost. Times are fractions of the makespan, so that neither units nor lengths matter.
-Memory is linear in n d; so is time, except for sorting and one scan along the uses. `schedule_features_on_host`
-computes the same in NumPy, without compiling a program for each size.
+Memory is linear in n d; so is time, except for sorting and one scan along the uses. On CPUs a compiled function takes
+its place (`compiled_features.py`). `schedule_features_on_host` computes the same in NumPy, without compiling a program
+for each size.
 
 `load_features` is for pipelined execution (`max_load`): the loads of devices, and the loads with one op moved to
 another device. They show the policy which device limits the plan, the cost of an op's tensors on other devices, and
@@ -22,15 +23,17 @@ from graphrl.compiled import late_entry
 from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.loads import PaddedPipeline, loads, moves
 from graphrl.costs.problem import CPU
-from graphrl.envs.compile.backwards import compiled_backwards
+from graphrl.envs.compile.compiled_features import (
+    DEVICE_TIMES,
+    MARGINS,
+    OP_TIMES,
+    SHARP,
+    SHORTEST,
+    compiled_schedule_features,
+)
 from graphrl.envs.compile.generator import CompileInstance
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph
-
-OP_TIMES, DEVICE_TIMES = 11, 8  # number of features per op, and per pair of op and device
-MARGINS = (0.0, 0.01, 0.05, 0.2)  # windows around an op for the devices' busy shares, as shares of the makespan
-SHARP = 20.0  # a slack of 1/20 of the makespan maps to 1/e, and no slack to 1
-SHORTEST = 1e-6  # share of the makespan: for shorter times float32 is too coarse to compute a busy share
 
 
 class PlanFeatures(NamedTuple):
@@ -78,6 +81,18 @@ def schedule_features(
       end: `[n]` float32, end of each op in second units.
       devices: number of devices, d.
     """
+    if is_compiled():
+        return jax.lax.platform_dependent(
+            cpu=lambda: PlanFeatures(*compiled_schedule_features(graph, placement, place, end, devices)),
+            default=lambda: _schedule_features(graph, placement, place, end, devices),
+        )
+    return _schedule_features(graph, placement, place, end, devices)
+
+
+def _schedule_features(
+    graph: PaddedGraph, placement: jax.Array, place: jax.Array, end: jax.Array, devices: int
+) -> PlanFeatures:
+    """Computes the same in pure JAX."""
     n, real = len(end), jnp.arange(len(end), dtype=jnp.int32) < graph.num_ops
     scale = 1 / jnp.maximum(jnp.where(real, end, 0).max(), 1e-30)
     end, runtime = jnp.where(real, end * scale, 1), jnp.where(real, graph.runtime * scale, 0)
@@ -136,19 +151,6 @@ def _backwards(ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array
     """Computes for each op the latest end that keeps the makespan, if transfers take no time and devices keep their
     order, and the longest path of run times after the op: `[n]` float32 each.
     """
-    if is_compiled():
-        place = jnp.where(ops.real, ops.place, len(after))
-        return jax.lax.platform_dependent(
-            cpu=lambda: compiled_backwards(ops.runtime, place, after, source, target),
-            default=lambda: _scanned_backwards(ops, source, target, after),
-        )
-    return _scanned_backwards(ops, source, target, after)
-
-
-def _scanned_backwards(
-    ops: _Ops, source: jax.Array, target: jax.Array, after: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Computes the same in pure JAX, by a loop over edges."""
     n = len(after)
     # an op's predecessors are visited after all of its successors
     source, target = (jnp.append(*pair) for pair in ((source, jnp.arange(n, dtype=jnp.int32)), (target, after)))

@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from graphrl.compiled.custom_call import is_compiled
 from graphrl.costs.device.decisions import Decisions, DeviceProblem
-from graphrl.costs.device.evaluate import measured
+from graphrl.costs.device.evaluate import measured, transfer_seconds
 from graphrl.costs.device.loads import PaddedPipeline
+from graphrl.costs.host.lowering import host_costs
 from graphrl.envs.compile.features import PlanFeatures, load_features, schedule_features
 from graphrl.envs.compile.generator import Choices, CompileInstance, kernels_of
 from graphrl.envs.compile.sends import Sends, by_rule, places_of_ops, transfer_keys
@@ -132,10 +134,28 @@ class _Costs(NamedTuple):
 def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
     """Computes the costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
+    if not is_compiled():
+        return _costs_in_jax(graph, problem, lanes)
+    return jax.lax.platform_dependent(
+        cpu=lambda: _compiled_costs(graph, problem, lanes), default=lambda: _costs_in_jax(graph, problem, lanes)
+    )
+
+
+def _compiled_costs(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> _Costs:
+    no_keys = jnp.zeros((0, graph.sizes.tensors, *lanes.op_keys.shape[1:]))  # by the rule
+    candidates = Decisions(*lanes[:2], no_keys if lanes.transfer_keys is None else lanes.transfer_keys)
+    seconds, limited = transfer_seconds(graph, problem), problem.memory_limit is not None
+    makespan, peak, _, end, place = host_costs(
+        graph, candidates, problem, seconds, 0, makespan=True, memory=limited, ops=True
+    )
+    return _Costs(makespan, peak.max(0), *(jnp.moveaxis(values, 0, -1) for values in (end, place)))
+
+
+def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> _Costs:
     if lanes.transfer_keys is None:
         candidates = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
     else:
-        candidates = Decisions(*lanes)
+        candidates = Decisions(lanes.placement, lanes.op_keys, lanes.transfer_keys)
     costs = measured(graph, candidates, problem)
     n, g, p = costs.end.shape
     place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)

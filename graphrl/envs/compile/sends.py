@@ -2,6 +2,7 @@
 
 `transfer_keys` sends a tensor when its most urgent reader is due. `by_rule` is the device version of
 `solvers.transfer_rules.plans`: sends follow from the order of ops, bundled under `rendezvous`.
+On CPUs it is a part of the compiled costs (`costs/host/sends.py`).
 """
 
 from typing import Literal, NamedTuple

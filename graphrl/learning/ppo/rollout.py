@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from graphrl.envs.base import FINAL, AutoReset, Environment
-from graphrl.learning.ppo.settings import PpoSettings, likeliest, log_probs, sample
+from graphrl.learning.ppo.settings import PpoSettings, choice_count, likeliest, log_probs, sample
 from graphrl.networks.base import Network
 
 
@@ -32,6 +32,7 @@ class Trajectory(NamedTuple):
     observation: Any
     action: Any
     log_prob: Any  # log-probability of each choice under the policy that sampled it
+    choices: jax.Array  # float32, see `choice_count`
     value: jax.Array  # float32, value of the observation
     next_value: jax.Array  # float32, value of the next observation; 0 if the episode terminated
     reward: jax.Array  # float32
@@ -81,7 +82,8 @@ def rollout(
         next_value = networks.value.apply(params["value"], timestep.info[FINAL]) * timestep.discount
         value, log_prob = networks.value.apply(params["value"], observation), log_probs(logits, action)
         total, done = runner.episode_return + timestep.reward, timestep.done
-        transition = Trajectory(observation, action, log_prob, value, next_value, timestep.reward, done, total)
+        choices, reward = choice_count(logits), timestep.reward
+        transition = Trajectory(observation, action, log_prob, choices, value, next_value, reward, done, total)
         return Runner(state, timestep.observation, jnp.where(done, 0.0, total)), transition
 
     def step(runner: Runner, number: jax.Array) -> tuple[Runner, Trajectory]:

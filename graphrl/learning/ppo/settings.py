@@ -26,16 +26,17 @@ class PpoSettings:
       environments: a, the number of environments per instance.
       epochs: number of passes over a roll-out.
       minibatches: number of minibatches per epoch; each has an equal part of every instance's steps.
-      discount: discount of future rewards. Irrelevant for episodes of one step.
-      trace: lambda of generalised advantage estimation: 0 uses one-step values, 1 the observed returns.
+      discount: gamma, discount of future rewards. Without effect on episodes of one step, as GO's.
+      gae_lambda: lambda of generalised advantage estimation: 0 uses one-step values, 1 the observed returns. Without
+        effect on episodes of one step.
       ratio: the probability ratio to clip: "joint", that of the whole action, or "choice", that of each of its choices
         (ours). With hundreds of choices the joint ratio leaves the clipping range immediately, which stops learning.
-      clip: clipping range of probability ratios around 1.
-      normalised: True standardises advantages to mean 0 and deviation 1 over an instance's steps.
-      entropy: weight of the entropy bonus, per nat.
-      value: weight of the squared error of values.
-      rate: Adam's learning rate.
-      gradient_norm: gradients are clipped to this global norm.
+      clip_epsilon: clipping range of probability ratios around 1.
+      normalize_advantage: True standardises advantages to mean 0 and deviation 1 over an instance's steps.
+      entropy_coefficient: weight of the entropy bonus, per nat; the entropy is summed over an action's choices.
+      value_coefficient: weight of the squared error of values.
+      learning_rate: Adam's learning rate.
+      max_grad_norm: gradients are clipped to this global norm.
 
     Raises:
       ProblemError: a value is out of range, or minibatches do not divide the steps of an instance.
@@ -46,27 +47,25 @@ class PpoSettings:
     epochs: int = 4
     minibatches: int = 4
     discount: float = 0.99
-    trace: float = 0.95
+    gae_lambda: float = 0.95
     ratio: Ratio = "joint"
-    clip: float = 0.2
-    normalised: bool = True
-    entropy: float = 0.01
-    value: float = 0.5
-    rate: float = 5e-4
-    gradient_norm: float = 0.5
+    clip_epsilon: float = 0.2
+    normalize_advantage: bool = True
+    entropy_coefficient: float = 0.01
+    value_coefficient: float = 0.5
+    learning_rate: float = 5e-4
+    max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
         counts = ("steps", "environments", "epochs", "minibatches")
         check_ranges(
             self,
             integers=dict.fromkeys(counts, (1, MAX_COUNT)),
-            above_zero=("clip", "rate", "gradient_norm"),
-            not_below_zero=("entropy", "value"),
+            above_zero=("clip_epsilon", "learning_rate", "max_grad_norm"),
+            not_below_zero=("entropy_coefficient", "value_coefficient"),
+            fractions=("discount", "gae_lambda"),
             options={"ratio": Ratio},
         )
-        for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be from 0 to 1")
         if self.steps * self.environments % self.minibatches:
             raise ProblemError(
                 f"minibatches is {self.minibatches}: must divide steps * environments "
@@ -119,6 +118,11 @@ def entropy(logits: Any) -> jax.Array:
         return -(jnp.exp(each) * each).sum()
 
     return total(jax.tree.map(one, logits))
+
+
+def choice_count(logits: Any) -> jax.Array:
+    """Counts the choices with more than one allowed option (see `masked`): `[]` float32."""
+    return total(jax.tree.map(lambda leaf: ((leaf > NEVER / 2).sum(-1) > 1).astype(jnp.float32), logits))
 
 
 def total(values: Any) -> jax.Array:

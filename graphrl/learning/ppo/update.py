@@ -11,6 +11,7 @@ Advantages distinguish terminated from truncated episodes. All functions except 
 the instances, see `learning.learner`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from graphrl.envs.base import Environment
 from graphrl.learning import learner
 from graphrl.learning.learner import LearnerState, Metrics
 from graphrl.learning.ppo.rollout import PolicyValue, Runner, Trajectory, reset_all, rollout
-from graphrl.learning.ppo.settings import PpoSettings, entropy, log_probs, sample, total
+from graphrl.learning.ppo.settings import PpoSettings, choice_count, entropy, log_probs, sample, total
 from graphrl.mesh import AXIS, check_shares, make_mesh, most_that_share
 
 
@@ -48,13 +49,23 @@ def train(
 ) -> tuple[Training, Metrics]:
     """Runs a number of updates in one program, compiled once per number of updates.
 
+    Supports `jit`, and `vmap` over keys, instances and the numbers in settings, as here over learning rates (values in
+    arrays are not checked):
+
+        def trained(rate):
+            return ppo.train(dataclasses.replace(settings, learning_rate=rate), env, networks, instances, key, 100)
+
+        training, metrics = jax.vmap(trained)(jnp.array([1e-3, 1e-4]))
+
     Args:
-      settings, env, networks: settings of PPO, the environment and the networks.
+      settings: settings of PPO; those of type float may be `[]` float32 arrays.
+      env, networks: the environment and the networks.
       instances: `[g, ...]` each, of one size: instances, as `env.step` takes one.
       key: key of all random numbers. A continued training needs a new one.
       updates: number of updates.
-      training: the state to continue from, which is donated; None starts from scratch.
-      mesh: devices that share the instances; None uses the largest number that divides them.
+      training: the state to continue from; None starts from scratch.
+      mesh: devices that share the instances; None uses the largest number that divides them, or, under `jit` or `vmap`,
+        the caller's device.
 
     Returns:
       The state of training, and the metrics of `improve`, `[updates]` each.
@@ -63,23 +74,41 @@ def train(
       ProblemError: the number of devices does not divide the number of instances.
     """
     graphs = jax.tree.leaves(instances)[0].shape[0]
-    if mesh is None:
+    settings, arrays = _without_arrays(settings)
+    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arrays, instances, key, training)))
+    if mesh is None and not is_traced:
         mesh = make_mesh(graphs, jax.devices()[: most_that_share(graphs, jax.device_count())])
-    check_shares(graphs, mesh.size)
-    by_graph, copies = (NamedSharding(mesh, spec) for spec in (PartitionSpec(AXIS), PartitionSpec()))
-    instances = jax.device_put(instances, by_graph)
+    if mesh is not None:
+        check_shares(graphs, mesh.size)
+        instances = jax.device_put(instances, NamedSharding(mesh, PartitionSpec(AXIS)))
+        key = jax.device_put(key, NamedSharding(mesh, PartitionSpec()))
     begin_key, train_key = jax.random.split(key)
     if training is None:
-        training = _begin(settings, env, networks, mesh, jax.device_put(begin_key, copies), instances)
-    return _train(settings, env, networks, mesh, updates, training, jax.device_put(train_key, copies), instances)
+        training = _begin(settings, env, networks, mesh, begin_key, instances)
+    return _train(settings, env, networks, mesh, updates, training, arrays, train_key, instances)
 
 
-_PLACES = Training(PartitionSpec(), PartitionSpec(AXIS))  # type: ignore[arg-type]
+def _without_arrays(settings: PpoSettings) -> tuple[PpoSettings, dict[str, jax.Array]]:
+    """Returns hashable settings, with defaults in place of arrays, and the arrays by name."""
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
+    return dataclasses.replace(settings, **{name: getattr(PpoSettings, name) for name in arrays}), arrays
+
+
+_NO_AXIS, _BY_GRAPH = PartitionSpec(), PartitionSpec(AXIS)
+_PLACES = Training(_NO_AXIS, _BY_GRAPH)  # type: ignore[arg-type]
+
+
+def _by_device(function: Callable[..., Any], mesh: Mesh | None, arguments: Any, results: Any) -> Callable[..., Any]:
+    """Runs a function on the shares of every device of the mesh; unchanged without a mesh."""
+    if mesh is None:
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=arguments, out_specs=results, check_vma=False)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _begin(
-    settings: PpoSettings, env: Any, networks: PolicyValue, mesh: Mesh, key: jax.Array, instances: Any
+    settings: PpoSettings, env: Any, networks: PolicyValue, mesh: Mesh | None, key: jax.Array, instances: Any
 ) -> Training:
     def one(key: jax.Array, instances: Any) -> Training:
         reset_key, init_key = jax.random.split(key)
@@ -87,36 +116,35 @@ def _begin(
         first = jax.tree.map(lambda leaf: leaf[0, 0], runner.observation)
         return Training(init(settings, networks, init_key, first), runner)
 
-    specs = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=_PLACES, check_vma=False)(key, instances)
+    return _by_device(one, mesh, (_NO_AXIS, _BY_GRAPH), _PLACES)(key, instances)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _train(
     settings: PpoSettings,
     env: Any,
     networks: PolicyValue,
-    mesh: Mesh,
+    mesh: Mesh | None,
     updates: int,
     training: Training,
+    arrays: dict[str, jax.Array],
     key: jax.Array,
     instances: Any,
 ) -> tuple[Training, Metrics]:
-    def all_updates(training: Training, key: jax.Array, instances: Any) -> tuple[Training, Metrics]:
-        graphs = jax.tree.leaves(instances)[0].shape[0]
+    def all_updates(training: Training, arrays: Any, key: jax.Array, instances: Any) -> tuple[Training, Metrics]:
+        graphs, chosen = jax.tree.leaves(instances)[0].shape[0], dataclasses.replace(settings, **arrays)
 
         def one(training: Training, key: jax.Array) -> tuple[Training, Metrics]:
             play_key, learn_key = jax.random.split(key)
             params, keys = training.learner.params, learner.keys(play_key, graphs)
-            runner, trajectory = rollout(env, networks, params, training.runner, keys, instances, settings)
-            state, metrics = improve(settings, networks, training.learner, learner.keys(learn_key, graphs), trajectory)
+            runner, trajectory = rollout(env, networks, params, training.runner, keys, instances, chosen)
+            state, metrics = improve(chosen, networks, training.learner, learner.keys(learn_key, graphs), trajectory)
             return Training(state, runner), metrics
 
         return jax.lax.scan(one, training, jax.random.split(key, updates))
 
-    specs = _PLACES, PartitionSpec(), PartitionSpec(AXIS)
-    run = jax.shard_map(all_updates, mesh=mesh, in_specs=specs, out_specs=(_PLACES, PartitionSpec()), check_vma=False)
-    return run(training, key, instances)
+    run = _by_device(all_updates, mesh, (_PLACES, _NO_AXIS, _NO_AXIS, _BY_GRAPH), (_PLACES, _NO_AXIS))
+    return run(training, arrays, key, instances)
 
 
 def init(
@@ -167,31 +195,36 @@ def improve(
       trajectory: the result of `rollout`.
 
     Returns:
-      The state; and means over all devices: "reward" per step, "return" of the episodes that ended (0 if no episode
-      ended) and "ended", their share of the steps; over the gradient steps "entropy" in nats per action, "value_error"
-      (root mean square), "clipped" (share of ratios), "divergence" (estimate of the Kullback-Leibler divergence of an
-      action's distribution from the roll-out's, in nats) and "gradient_norm".
+      The state; and means over all devices: "step_reward", "return" of the episodes that ended (0 if no episode ended)
+      and "ended", their share of the steps; "explained_variance" of the returns by the values; over the gradient steps
+      "entropy" in nats per choice with more than one option, "value_error" (root mean square), "clip_fraction" (of
+      ratios), "approx_kl" (estimate of the Kullback-Leibler divergence of an action's distribution from the roll-out's,
+      in nats) and "grad_norm" before clipping; and "env_steps", the number of steps.
     """
-    advantage = advantages(trajectory, settings.discount, settings.trace)
+    advantage = advantages(trajectory, settings.discount, settings.gae_lambda)
     target = advantage + trajectory.value
-    if settings.normalised:
+    explained = learner.explained_variance(trajectory.value, target)
+    if settings.normalize_advantage:
         advantage = normalised(advantage)
-    steps = _LossInputs(trajectory.observation, trajectory.action, trajectory.log_prob, advantage, target)
+    actions = trajectory.action, trajectory.log_prob
+    steps = _LossInputs(trajectory.observation, trajectory.choices, *actions, advantage, target)
     rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), steps)
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
         chosen = _gather(rows, places)
-        single = _LossInputs(chosen.observation, *jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[1:])))
+        actions = jax.tree.map(lambda leaf: leaf[:, :, None], tuple(chosen[2:]))
+        single = _LossInputs(chosen.observation, chosen.choices, *actions)
         return jax.vmap(jax.vmap(functools.partial(_terms, settings, networks, params)))(single)
 
     state, means = _optimise(settings, state, keys, terms)
-    return state, _return_metrics(trajectory) | means
+    return state, _return_metrics(trajectory) | means | {"explained_variance": explained}
 
 
 class Samples(NamedTuple):
     """Sampled actions and their rewards: a actions for each of g instances."""
 
     observation: Any  # [g, ...]
+    choices: jax.Array  # [g] float32, number of choices with more than one option
     action: Any  # [g, a, ...]
     log_prob: Any  # [g, a, ...], log-probability of each choice under the policy that sampled it
     value: jax.Array  # [g] float32, value of the observation
@@ -243,14 +276,14 @@ def sample_rewards(
     action = jax.vmap(sample, (0, None))(jax.random.split(key, settings.environments), logits)
     log_prob = jax.vmap(log_probs, (None, 0))(logits, action)
     value = networks.value.apply(params["value"], observation)
-    return Samples(observation, action, log_prob, value, jax.vmap(reward_of)(action))
+    return Samples(observation, choice_count(logits), action, log_prob, value, jax.vmap(reward_of)(action))
 
 
 def learn(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Samples
 ) -> tuple[LearnerState, Metrics]:
     """Takes the gradient steps on sampled actions, shuffled by `keys` `[g]`. The metrics are those of `improve`,
-    without "return" and "ended".
+    without "step_reward" and "ended".
 
     Raises:
       ValueError: episodes have more than one step.
@@ -258,26 +291,31 @@ def learn(
     if settings.steps != 1:
         raise ValueError(f"steps is {settings.steps}: must be 1")
     advantage = actions.reward - actions.value[:, None]
-    if settings.normalised:
+    if settings.normalize_advantage:
         advantage = normalised(advantage[None])[0]
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
         chosen = _gather((actions.action, actions.log_prob, advantage, actions.reward), places)
-        rows = _LossInputs(actions.observation, *chosen)
+        rows = _LossInputs(actions.observation, actions.choices, *chosen)
         return jax.vmap(functools.partial(_terms, settings, networks, params))(rows)
 
     state, means = _optimise(settings, state, keys, terms)
-    return state, means | {"reward": learner.mean(actions.reward)}
+    value = jnp.broadcast_to(actions.value[:, None], actions.reward.shape)
+    return state, means | {
+        "return": learner.mean(actions.reward),
+        "explained_variance": learner.explained_variance(value, actions.reward),
+        "env_steps": learner.count(actions.reward),
+    }
 
 
-def advantages(trajectory: Trajectory, discount: float, trace: float) -> jax.Array:
+def advantages(trajectory: Trajectory, discount: float, gae_lambda: float) -> jax.Array:
     """Computes generalised advantage estimates of the actions: `[t, g, a]` float32.
 
-    A_t = d_t + discount * trace * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). At the end of an episode A_(t+1)
-    is 0. V(s_(t+1)) is 0 if the episode terminated; if it was truncated, it is the value of its last state.
+    A_t = d_t + discount * gae_lambda * A_(t+1), d_t = r_t + discount * V(s_(t+1)) - V(s_t). At the end of an episode
+    A_(t+1) is 0. V(s_(t+1)) is 0 if the episode terminated; if it was truncated, it is the value of its last state.
     """
     delta = trajectory.reward + discount * trajectory.next_value - trajectory.value
-    decay = discount * trace * (1 - trajectory.done.astype(jnp.float32))
+    decay = discount * gae_lambda * (1 - trajectory.done.astype(jnp.float32))
 
     def back(later: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         now = step[0] + step[1] * later
@@ -297,6 +335,7 @@ class _LossInputs(NamedTuple):
     """Inputs of the loss for one observation and its actions `[a, ...]`; batches have additional leading axes."""
 
     observation: Any
+    choices: jax.Array  # []
     action: Any
     log_prob: Any  # log-probability of each choice under the policy that sampled it
     advantage: jax.Array  # [a]
@@ -321,12 +360,13 @@ def _optimise(
 
     def loss(params: dict[str, Any], places: jax.Array) -> tuple[jax.Array, Metrics]:
         each = terms(params, places)
-        loss = settings.value * each["value_error"] - each.pop("gain") - settings.entropy * each["entropy"]
-        return loss.mean() / jax.lax.psum(1, AXIS), {name: learner.mean(values) for name, values in each.items()}
+        bonus = settings.entropy_coefficient * each.pop("action_entropy")
+        loss = settings.value_coefficient * each["value_error"] - each.pop("gain") - bonus
+        return loss.mean() / learner.device_count(), {name: learner.mean(values) for name, values in each.items()}
 
     def step(state: LearnerState, places: jax.Array) -> tuple[LearnerState, Metrics]:
         gradient, metrics = jax.grad(loss, has_aux=True)(state.params, places)
-        state, metrics["gradient_norm"] = learner.descend(optimiser(settings), state, gradient)
+        state, metrics["grad_norm"] = learner.descend(optimiser(settings), state, gradient)
         return state, metrics
 
     state, metrics = jax.lax.scan(step, state, minibatches(settings, keys))
@@ -343,12 +383,15 @@ def _terms(settings: PpoSettings, networks: PolicyValue, params: dict[str, Any],
         log_ratio = jax.tree.map(jnp.subtract, log_probs(logits, action), log_prob)
         if settings.ratio == "joint":
             log_ratio = total(log_ratio)
-        return {"gain": clipped_gain(settings.clip, log_ratio, advantage), **ratio_metrics(settings.clip, log_ratio)}
+        epsilon = settings.clip_epsilon
+        return {"gain": clipped_gain(epsilon, log_ratio, advantage), **ratio_metrics(epsilon, log_ratio)}
 
     of_actions = jax.vmap(of_action)(samples.action, samples.log_prob, samples.advantage)
     error = jnp.square(networks.value.apply(params["value"], samples.observation) - samples.target).mean()
     means = {name: values.mean() for name, values in of_actions.items()}
-    return means | {"value_error": error, "entropy": entropy(logits)}
+    whole = entropy(logits)
+    each = jax.lax.stop_gradient(whole) / jnp.maximum(samples.choices, 1.0)
+    return means | {"value_error": error, "action_entropy": whole, "entropy": each}
 
 
 def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
@@ -363,29 +406,34 @@ def minibatches(settings: PpoSettings, keys: jax.Array) -> jax.Array:
     return places.reshape(-1, *places.shape[2:])
 
 
-def clipped_gain(clip: float, log_ratio: Any, advantage: jax.Array) -> jax.Array:
+def clipped_gain(epsilon: float, log_ratio: Any, advantage: jax.Array) -> jax.Array:
     """Computes PPO's clipped surrogate (Schulman et al. 2017, eq. 7) from logarithms of ratios, summed over ratios."""
 
     def one(log_ratio: jax.Array) -> jax.Array:
         ratio = jnp.exp(log_ratio)
-        return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+        return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - epsilon, 1 + epsilon) * advantage)
 
     return total(jax.tree.map(one, log_ratio))
 
 
-def ratio_metrics(clip: float, log_ratio: Any) -> dict[str, jax.Array]:
+def ratio_metrics(epsilon: float, log_ratio: Any) -> dict[str, jax.Array]:
     """Computes the share of clipped ratios, and the divergence of the policies, from the logarithms of the ratios."""
-    outside = [(jnp.abs(jnp.exp(leaf) - 1) > clip).astype(jnp.float32) for leaf in jax.tree.leaves(log_ratio)]
+    outside = [(jnp.abs(jnp.exp(leaf) - 1) > epsilon).astype(jnp.float32) for leaf in jax.tree.leaves(log_ratio)]
     divergence = total(jax.tree.map(lambda leaf: jnp.expm1(leaf) - leaf, log_ratio))
     ratios = sum(leaf.size for leaf in outside)
-    return {"clipped": total(outside) / ratios, "divergence": jax.lax.stop_gradient(divergence)}
+    return {"clip_fraction": total(outside) / ratios, "approx_kl": jax.lax.stop_gradient(divergence)}
 
 
 def _return_metrics(trajectory: Trajectory) -> Metrics:
     done = trajectory.done.astype(jnp.float32)
     ended, returns = learner.mean(done), learner.mean(done * trajectory.episode_return)
-    return {"reward": learner.mean(trajectory.reward), "return": returns / jnp.maximum(ended, 1e-9), "ended": ended}
+    return {
+        "step_reward": learner.mean(trajectory.reward),
+        "return": returns / jnp.maximum(ended, 1e-9),
+        "ended": ended,
+        "env_steps": learner.count(trajectory.reward),
+    }
 
 
 def optimiser(settings: PpoSettings) -> optax.GradientTransformation:
-    return learner.optimiser(settings.rate, settings.gradient_norm)
+    return learner.optimiser(settings.learning_rate, settings.max_grad_norm)

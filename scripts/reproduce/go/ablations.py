@@ -189,7 +189,7 @@ def _trained(settings: Settings, name: str, seed: int) -> tuple[Path, Figures | 
 
     def train() -> Figures:
         default = GoSettings()
-        ppo, network = dataclasses.replace(default.ppo, rate=RATE), VARIANTS[name].network
+        ppo, network = dataclasses.replace(default.ppo, learning_rate=RATE), VARIANTS[name].network
         config = dataclasses.replace(default, learning="imitation", transfers=("rendezvous",), network=network, ppo=ppo)
         batches = list(_batches(config, steps, seed))
         started = time.perf_counter()

@@ -236,7 +236,7 @@ def _targets(problems: Sequence[FusionProblem], settings: GoSettings) -> list[Ta
 
 
 def _optimiser(settings: GoSettings, steps: int) -> optax.GradientTransformation:
-    return learner.optimiser(optax.cosine_decay_schedule(RATE, steps), settings.ppo.gradient_norm)
+    return learner.optimiser(optax.cosine_decay_schedule(RATE, steps), settings.ppo.max_grad_norm)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
