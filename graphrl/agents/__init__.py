@@ -58,7 +58,13 @@ def register(name: str, entry_point: str) -> None:
 
 def agents() -> dict[str, str]:
     """Returns the entry points of all agents by name: graphrl's, registered ones, and those of installed packages."""
-    return {**_installed(), **AGENTS}
+    return {**installed(), **AGENTS}
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Returns the entry points of other packages' agents by name."""
+    return {point.name: point.value for point in importlib.metadata.entry_points(group="graphrl.agents")}
 
 
 def find_agent(name: str) -> "Agent":
@@ -84,9 +90,3 @@ def find_agent(name: str) -> "Agent":
     if name not in agent.policy.agents:
         raise GraphrlError(f"{what} has a policy of {', '.join(agent.policy.agents)}: add {name!r} to its `agents`")
     return agent
-
-
-@functools.cache
-def _installed() -> dict[str, str]:
-    """Returns the entry points of installed packages by name."""
-    return {point.name: point.value for point in importlib.metadata.entry_points(group="graphrl.agents")}

@@ -12,6 +12,7 @@ from graphrl import agents
 from graphrl.agents import AGENTS, find_agent, register
 from graphrl.cli import main
 from graphrl.errors import GraphrlError
+from graphrl.methods import find_solver
 from graphrl.solvers.solver import SOLVERS
 
 OWN = '''
@@ -78,7 +79,8 @@ def test_entry_points_of_installed_packages_are_agents(tmp_path: Path, monkeypat
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-agent\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[graphrl.agents]\nmine = own_agent:AGENT\nregal = own_agent:AGENT\n")
     importlib.invalidate_caches()
-    monkeypatch.setattr(agents, "_installed", agents._installed.__wrapped__)
+    monkeypatch.setattr(agents, "installed", agents.installed.__wrapped__)
+    assert find_solver("mine-order:checkpoint=run").help == "the given order"  # also where no command found the agent
     assert find_agent("mine").policy.agents == ("mine",)
     assert "regal-hint" in find_agent("regal").policy.agents  # graphrl's own names stay
     with pytest.raises(GraphrlError, match="'mine' is registered already, as own_agent:AGENT"):
