@@ -232,21 +232,30 @@ def _find(method: str, registered: Callable[[str], M]) -> M:
 
 def _registered(name: str) -> Solver[Any]:
     name = OLD_NAMES.get(name, name)
-    _import(name, METHODS)
+    if name not in SOLVERS:
+        _import(name, METHODS, SOLVERS)
     return SOLVERS[name]
 
 
 def _registered_for_maps(name: str) -> "Method[Any, Any, MemoryMap]":
-    _import(name, MAP_METHODS)
-    return importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS[name]
+    solvers = importlib.import_module("graphrl.solvers.maps.task").MAP_SOLVERS
+    if name not in solvers:
+        _import(name, MAP_METHODS, solvers)
+    return solvers[name]
 
 
-def _import(name: str, methods: Mapping[str, str]) -> None:
+def _import(name: str, methods: Mapping[str, str], registered: Mapping[str, object]) -> None:
+    """Imports the module that registers a method: graphrl's, or that of an installed package's agent."""
     if methods is METHODS and name in SUCCESSORS:
         raise ProblemError(f"there is no method {name!r} any more: use {SUCCESSORS[name]!r}")
-    if name not in methods:
+    if name in methods:
+        importlib.import_module(methods[name])
+        return
+    agents = importlib.import_module("graphrl.agents")
+    for agent in agents.installed():
+        agents.find_agent(agent)
+    if name not in registered:
         raise ProblemError(f"unknown method {name!r}: {suggest(name, methods)}")
-    importlib.import_module(methods[name])
 
 
 def _parsed(name: str, types: dict[str, type], options: str) -> dict[str, Any]:

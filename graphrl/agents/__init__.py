@@ -4,12 +4,21 @@ Each folder has the same files: config, network (with the trained policy), learn
 for the training loop and the commands, and the solvers. A trained agent is also a solver, so that tables compare it
 with classical ones: graphrl/methods.py lists its methods. `agents` at the top of the repository is a link to this
 folder.
+
+Agents of other packages: `register("mine", "my_package.agent:AGENT")`, or an entry point of the group "graphrl.agents",
+which every process and command sees:
+
+    [project.entry-points."graphrl.agents"]
+    mine = "my_package.agent:AGENT"
 """
 
+import functools
 import importlib
+import importlib.metadata
+import re
 from typing import TYPE_CHECKING
 
-from graphrl.errors import ProblemError, suggest
+from graphrl.errors import GraphrlError, ProblemError, suggest
 
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
@@ -28,14 +37,56 @@ AGENTS = {
 }
 
 
+def register(name: str, entry_point: str) -> None:
+    """Registers an agent for this process, as `graphrl train NAME` and `find_agent` name it.
+
+    Args:
+      name: name of the agent; must be one of `Policy.agents` of its policy.
+      entry_point: "module:ATTRIBUTE" of its `Agent`, or "module" for the attribute "AGENT"; imported on first use.
+
+    Raises:
+      GraphrlError: the name is taken or not usable in a command, or the entry point does not have this form.
+    """
+    if name in agents():
+        raise GraphrlError(f"agent {name!r} is registered already, as {agents()[name]}")
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise GraphrlError(f"agent {name!r}: its name must have only letters, digits, '.', '-' and '_'")
+    if not re.fullmatch(r"\w+(\.\w+)*(:\w+)?", entry_point):
+        raise GraphrlError(f"entry point {entry_point!r} of agent {name!r}: must be 'module:ATTRIBUTE'")
+    AGENTS[name] = entry_point
+
+
+def agents() -> dict[str, str]:
+    """Returns the entry points of all agents by name: graphrl's, registered ones, and those of installed packages."""
+    return {**installed(), **AGENTS}
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Returns the entry points of other packages' agents by name."""
+    return {point.name: point.value for point in importlib.metadata.entry_points(group="graphrl.agents")}
+
+
 def find_agent(name: str) -> "Agent":
     """Returns the agent with that name.
 
     Raises:
       ProblemError: the name is unknown; the message lists the nearest known ones.
+      GraphrlError: the entry point of another package's agent cannot be imported, or is no agent of that name.
     """
-    if name not in AGENTS:
-        raise ProblemError(f"unknown agent {name!r}: {suggest(name, AGENTS)}")
-    module, _, attribute = AGENTS[name].partition(":")
-    agent: Agent = getattr(importlib.import_module(module), attribute or "AGENT")
+    known = agents()
+    if name not in known:
+        raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}")
+    module, _, attribute = known[name].partition(":")
+    what = f"agent {name!r}: entry point {known[name]!r}"
+    try:
+        agent = getattr(importlib.import_module(module), attribute or "AGENT")
+    except (ImportError, AttributeError) as error:
+        raise GraphrlError(f"{what} cannot be imported: {error}") from error
+    from graphrl.training.agent import Agent
+
+    if not isinstance(agent, Agent):
+        raise GraphrlError(f"{what} is of type {type(agent).__name__}: must be a graphrl.training.agent.Agent")
+    if name not in agent.policy.agents:
+        raise GraphrlError(f"{what} has a policy of {', '.join(agent.policy.agents)}: add {name!r} to its `agents`")
     return agent

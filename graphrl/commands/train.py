@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphrl.agents import AGENTS
+from graphrl.agents import agents
 from graphrl.commands.common import integer, print_json
 from graphrl.commands.parser import Parser
 from graphrl.errors import ProblemError
@@ -35,6 +35,7 @@ EXAMPLES = """agents:
   topoformer  orders of one device for the least peak memory
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
+  your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"
 
 settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
 data.* (graphs and batches), agent.* (problem, network, learning) and seed. KEY=VALUE after the agent, or --set
@@ -90,7 +91,7 @@ examples:
 
 def add_arguments(parser: Parser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("agent", metavar="AGENT", help=f"agent to train: {', '.join(AGENTS)}")
+    parser.add_argument("agent", metavar="AGENT", help=f"agent to train: {', '.join(agents())}")
     parser.add_argument(
         "values", nargs="*", metavar="KEY=VALUE", help="change a setting, for example training.steps=500"
     )
