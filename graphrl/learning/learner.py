@@ -87,8 +87,10 @@ def on_mesh(learner: Learner, mesh: Mesh) -> Learner:
         of_arguments, of_results = (shardings, replicated, replicated), (shardings, replicated)
         update = jax.jit(learner.update, in_shardings=of_arguments, out_shardings=of_results, donate_argnums=0)
     evaluate = jax.jit(by_device(learner.evaluate))
+    # it runs once: on CPUs, XLA compiles it in half of the time without optimisation
+    quickly: Any = {"xla_backend_optimization_level": 0} if mesh.devices.flat[0].platform == "cpu" else None
     return learner._replace(
-        init=jax.jit(learner.init, out_shardings=shardings),
+        init=jax.jit(learner.init, out_shardings=shardings, compiler_options=quickly),
         update=OnMesh(update, shardings, NamedSharding(mesh, batch_spec)),
         evaluate=OnMesh(evaluate, replicated, NamedSharding(mesh, batch_spec)),
     )

@@ -132,10 +132,17 @@ class Loop:
         Several processes compile when they need a program, all in the same order, which XLA requires on accelerators.
         """
         compiled: dict[Padded, Future[None]] = {}
+
+        def wait_for(sizes: Padded) -> None:
+            if sizes in compiled:
+                if not compiled[sizes].done():
+                    self._record(0)  # meanwhile, the updates in flight
+                compiled[sizes].result()
+
         update = self.learner.update
         assert isinstance(update, OnMesh)
         if not steps or jax.process_count() > 1:
-            yield lambda sizes: None
+            yield wait_for
             return
         state = jax.eval_shape(self.learner.init, self._init_key, start)
         key = devices.replicate(self._update_key, self.mesh)
@@ -143,7 +150,7 @@ class Loop:
         try:
             for batch in self.data.samples(steps[0]):
                 compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
-            yield lambda sizes: compiled[sizes].result() if sizes in compiled else None
+            yield wait_for
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
