@@ -7,9 +7,10 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -126,30 +127,31 @@ class Loop:
 
     @contextlib.contextmanager
     def _compiled_ahead(self, start: Any, steps: range) -> Iterator[Callable[[Padded], None]]:
-        """Context in which a thread compiles the update for each bucket, while this one initialises, validates and
-        trains on the buckets before. Yields a function that waits until the update for a bucket's sizes is compiled.
+        """Context in which a thread compiles the update: for the first bucket while this thread initialises and
+        validates, for the others while it trains. Yields a function that waits for the update of a bucket's sizes.
 
         Several processes compile when they need a program, all in the same order, which XLA requires on accelerators.
         """
-        compiled: dict[Padded, Future[None]] = {}
+        update, compiled = self.learner.update, dict[Padded, Future[None]]()
+        assert isinstance(update, OnMesh)
+        samples = self.data.samples(steps[0]) if steps and jax.process_count() == 1 else iter(())
+
+        def submit(batches: Iterable[Batch]) -> None:
+            for batch in batches:
+                compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
 
         def wait_for(sizes: Padded) -> None:
             if sizes in compiled:
                 if not compiled[sizes].done():
                     self._record(0)  # meanwhile, the updates in flight
                 compiled[sizes].result()
+            submit(samples)
 
-        update = self.learner.update
-        assert isinstance(update, OnMesh)
-        if not steps or jax.process_count() > 1:
-            yield wait_for
-            return
         state = jax.eval_shape(self.learner.init, self._init_key, start)
         key = devices.replicate(self._update_key, self.mesh)
         pool = ThreadPoolExecutor(1, "graphrl-compiler")
         try:
-            for batch in self.data.samples(steps[0]):
-                compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
+            submit(itertools.islice(samples, 1))
             yield wait_for
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
