@@ -35,7 +35,8 @@ from graphrl.training.config import (
     value_of,
 )
 from graphrl.training.folder import has_run
-from graphrl.training.run import Parts, TrainingError, continued_config, default_config, run_config, train
+from graphrl.training.loop import TrainingError
+from graphrl.training.run import Parts, continued_config, default_config, run_config, train
 
 FILE, FORMAT, VERSION = "sweep.json", "graphrl-sweep", 1
 _MAX_RUNS = 10_000

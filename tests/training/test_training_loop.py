@@ -27,7 +27,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.training import checkpoints
 from graphrl.training.checkpoints import Checkpoints, find, read, read_info
 from graphrl.training.folder import has_run, locked_folder, read_metrics
-from graphrl.training.run import TrainingError
+from graphrl.training.loop import TrainingError
 
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers/tiny_agent.py")
 

@@ -14,7 +14,8 @@ from graphrl.progress import Pace, compile_clock
 from graphrl.signals import Stop
 from graphrl.training.checkpoints import Checkpoints, Info, Values
 from graphrl.training.config import Schedule, parsed, updated
-from graphrl.training.run import Loop, default_config, initial_info, run_data
+from graphrl.training.loop import Loop
+from graphrl.training.run import default_config, initial_info, run_data
 from reproduce.accelerator.job import Job, Row, Write
 
 VALIDATIONS = 6  # approximately
@@ -73,11 +74,11 @@ class _Timer(Stop):
         return self.is_over
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
-        """See `training.run.Observer`."""
+        """See `training.loop.Observer`."""
         self._pace.add("update")
 
     def validation(self, step: int, values: Values) -> None:
-        """See `training.run.Observer`."""
+        """See `training.loop.Observer`."""
         self._pace.add("validation")
         self._last = time.time()
         each = self._pace.each("update")
