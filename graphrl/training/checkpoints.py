@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,9 +200,12 @@ class Checkpoints:
         self.clean()
         return path
 
-    def last_readable(self, like: Any) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
+    def last_readable(self, like: Callable[[], Any]) -> tuple[Checkpoint | None, dict[Path, BrokenError]]:
         """Reads the last checkpoint that is not broken (see `read`); None if there are no checkpoints. Also returns the
         errors of the broken ones after it, by path, the last first.
+
+        Args:
+          like: returns the shapes of a state, see `read`; called if there are checkpoints.
 
         Raises:
           GraphrlError: all are broken, or the last readable one does not have the structure of `like`.
@@ -210,7 +213,7 @@ class Checkpoints:
         broken: dict[Path, BrokenError] = {}
         for path in reversed(_folders(self._folder)):
             try:
-                checkpoint = read(path, like)
+                checkpoint = read(path, like())
                 checkpoint.info.root  # noqa: B018 (raises if it is not a key)
                 return checkpoint, broken
             except BrokenError as error:

@@ -190,7 +190,7 @@ def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
 
 def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
     """Reads the checkpoint from which a run continues, None if it has no checkpoint yet; renames broken later ones."""
-    last, broken = checkpoints.last_readable(jax.eval_shape(learner.init, jax.random.key(0)))
+    last, broken = checkpoints.last_readable(lambda: jax.eval_shape(learner.init, jax.random.key(0)))
     devices.any_process(bool(broken))  # barrier: all processes have read before one of them removes anything
     if last is not None and devices.is_main():
         for path in broken:
