@@ -109,8 +109,9 @@ def cache_folder(name: str) -> Path:
 
 
 def enable_compilation_cache() -> None:
-    """Enables JAX's persistent compilation cache for this process and its children, if none is set.
+    """Enables JAX's persistent compilation cache for this process, if none is set.
 
+    Children inherit it if JAX is not imported yet.
     The folder is `$XDG_CACHE_HOME/graphrl/jax` (by default ~/.cache/graphrl/jax). Commands and `graphrl.training` call
     this; other functions leave it to the program that imports them. JAX itself is not imported: not every search needs
     it. JAX_ENABLE_COMPILATION_CACHE=0 turns the cache off. If the folder cannot be written, programs are compiled again

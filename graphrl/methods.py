@@ -253,7 +253,8 @@ def _import(name: str, methods: Mapping[str, str], registered: Mapping[str, obje
         return
     agents = importlib.import_module("graphrl.agents")
     for agent in agents.installed():
-        agents.find_agent(agent)
+        with contextlib.suppress(GraphrlError):  # of a package that cannot be imported: its methods are unknown
+            agents.find_agent(agent)
     if name not in registered:
         raise ProblemError(f"unknown method {name!r}: {suggest(name, methods)}")
 

@@ -1,8 +1,8 @@
 """Measures how soon training starts and how fast it is, on this machine: docs/results/throughput-training.md.
 
-Runs `graphrl train` of each agent with its own settings, and that of `make train`, three times in processes of their
-own: with empty caches, again with the caches of the first run, and with all of graphrl in pure JAX, again with its own
-caches. A run ends `--seconds` after its first update. Leave the machine alone meanwhile.
+Runs `graphrl train` of each agent with its own settings, and that of `make train`, four times in processes of their
+own: with empty caches, with the caches of that run, and both again in pure JAX (`GRAPHRL_LOWERING=jax`). A run ends
+`--seconds` after its first update. Leave the machine alone meanwhile.
 
   python scripts/training_speed.py
   python scripts/training_speed.py --agents go --seconds 60
@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from reproduce.launcher import command
 from reproduce.results import Table, here, results_text
 
 from graphrl.commands.parser import Parser
@@ -68,8 +69,7 @@ def run(arguments: Sequence[str], cache: Path, seconds: float, lowering: str) ->
                 first = time.perf_counter() - started
                 deadline = time.perf_counter() + seconds
         metrics = read_metrics(out) if first else []
-        for _ in range(2):  # the second signal ends the run at once
-            process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)  # it finishes its update
         process.wait()
         if not first:
             raise SystemExit(Path(folder, "log").read_text())
@@ -124,7 +124,7 @@ def main() -> None:
     soonest = ", ".join(f"{line[1]} s of {line[0]}" for line in rows)
     summary = f"From nothing to the first update: {soonest}."
     table = Table(TITLE, here(), (SETTING, markdown(head, rows)), summary)
-    text = results_text(TITLE, [table], "python scripts/training_speed.py")
+    text = results_text(TITLE, [table], command())
     write_atomically(args.output, lambda file: file.write(text))
 
 

@@ -81,7 +81,7 @@ def find_agent(name: str) -> "Agent":
     what = f"agent {name!r}: entry point {known[name]!r}"
     try:
         agent = getattr(importlib.import_module(module), attribute or "AGENT")
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module of another package may fail in any way
         raise GraphrlError(f"{what} cannot be imported: {error}") from error
     from graphrl.training.agent import Agent
 

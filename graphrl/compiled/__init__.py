@@ -25,6 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,17 +61,26 @@ ROOT = Path(__file__).parents[2]  # of modules
 IMPORT = re.compile(r"^from (graphrl[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 FOLDER = re.compile(r"[0-9a-f]{16}")
+USERS_FOLDER = config.CACHE_DIR  # by NUMBA_CACHE_DIR; "" without it
+_LOCK = threading.RLock()
 KEPT_SECONDS = 30 * 24 * 3600.0  # for which an unused folder is kept
 
 
 def entry(function: F) -> F:
     """A compiled function that Python calls. It releases the GIL and is cached on disk with its parts."""
-    users, here = config.CACHE_DIR, folder(function)
-    config.CACHE_DIR = str(here)
-    try:
-        return cast(F, njit(cache=is_writable(here), **ENTRIES)(function))
-    finally:
-        config.CACHE_DIR = users
+    with cached_in(folder(function)) as is_cached:
+        return cast(F, njit(cache=is_cached, **ENTRIES)(function))
+
+
+@contextlib.contextmanager
+def cached_in(here: Path) -> Iterator[bool]:
+    """Context, for one thread at a time, in which numba keeps machine code in a folder. Yields True if it can write."""
+    with _LOCK:
+        config.CACHE_DIR = str(here)
+        try:
+            yield is_writable(here)
+        finally:
+            config.CACHE_DIR = USERS_FOLDER
 
 
 def late_entry(function: F) -> F:
@@ -127,7 +137,7 @@ def _folder(sources: Path) -> Path:
         parts.append((package if package.exists() else place.with_suffix(".py")).read_text("utf-8"))
     parts += [numba.__version__, llvmlite.binding.get_host_cpu_name()]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return Path(config.CACHE_DIR or cache_folder("numba")) / digest
+    return Path(USERS_FOLDER or cache_folder("numba")) / digest
 
 
 def is_writable(path: Path) -> bool:
@@ -200,6 +210,7 @@ def background_compile(function: Callable[..., Any], what: str, prepare: Callabl
             process.wait()
 
 
+_STARTING = threading.Lock()
 _compiling: dict[Path, subprocess.Popen[bytes]] = {}  # by marker file; `announced` waits for them
 
 
@@ -214,12 +225,11 @@ def start_compile(function: Callable[..., Any], what: str, code: str) -> subproc
       what: its name, as for `announced`.
       code: Python that compiles it.
     """
-    mark = ready(function, what)
-    if mark in _compiling:
-        return _compiling[mark]
-    if mark.exists() or not is_writable(folder(function)) or count_cores() < 2:
-        return None
-    silent = subprocess.DEVNULL
-    with contextlib.suppress(OSError):
-        _compiling[mark] = subprocess.Popen([sys.executable, "-c", code], stdin=silent, stdout=silent, stderr=silent)
-    return _compiling.get(mark)
+    mark, silent = ready(function, what), subprocess.DEVNULL
+    with _STARTING:
+        can_start = not mark.exists() and is_writable(folder(function)) and count_cores() > 1
+        if mark not in _compiling and can_start:
+            with contextlib.suppress(OSError):
+                command = [sys.executable, "-c", code]
+                _compiling[mark] = subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)
+        return _compiling.get(mark)

@@ -37,11 +37,10 @@ from graphrl.compiled import (
     ENTRIES,
     TESTED,
     announced,
-    config,
+    cached_in,
     folder,
     inlined,
     integer,
-    is_writable,
     part,
     start_compile,
     unannounced,
@@ -307,9 +306,6 @@ def typed(dtype: Any, shape: tuple[int, ...], *values: Any) -> list[jax.Array]:
     return [jax.lax.stop_gradient(jnp.asarray(value, dtype)) for value in values]
 
 
-_lock = threading.RLock()  # of registration
-
-
 class CustomCall:
     """A compiled function as a function of JAX, for programs on CPUs.
 
@@ -323,10 +319,11 @@ class CustomCall:
     def __init__(self, function: Callable[..., Any], name: str, what: str = "", seconds: int = 10) -> None:
         self.function, self.name, self.what, self.seconds = function, name, what, seconds
         self._compiled: Any = None
+        self._lock = threading.Lock()  # while one thread compiles, others may start to compile other functions
 
     def register(self) -> None:
         """Compiles the function, or loads it from disk, and registers it with XLA; does nothing the second time."""
-        with _lock:
+        with self._lock:
             if self._compiled is None:
                 with announced(self.function, self.what, self.seconds) if self.what else unannounced():
                     self._compiled = self._compile()
@@ -335,18 +332,13 @@ class CustomCall:
 
     def start(self) -> None:
         """Starts to compile the function in another process, if that saves time: see `start_compile`."""
-        with _lock:
-            if self._compiled is None and self.what:
-                module, name = self.function.__module__, self.function.__name__
-                start_compile(self.function, self.what, f"from {module} import {name}; {name}.register()")
+        if self._compiled is None and self.what:
+            module, name = self.function.__module__, self.function.__name__
+            start_compile(self.function, self.what, f"from {module} import {name}; {name}.register()")
 
     def _compile(self) -> Any:
-        users, here = config.CACHE_DIR, folder(self.function)
-        config.CACHE_DIR = str(here)
-        try:
-            return cfunc(types.voidptr(types.voidptr), cache=is_writable(here), **ENTRIES)(self.function)
-        finally:
-            config.CACHE_DIR = users
+        with cached_in(folder(self.function)) as is_cached:
+            return cfunc(types.voidptr(types.voidptr), cache=is_cached, **ENTRIES)(self.function)
 
     def __call__(self, results: Sequence[jax.ShapeDtypeStruct], *operands: Any) -> list[jax.Array]:
         """Calls it on operands, see `typed`; under `jax.vmap` all have leading axes of the mapped size or 1."""
@@ -401,15 +393,10 @@ _pure = jax.make_user_context(default_value=False)  # part of the keys of jax's 
 @contextlib.contextmanager
 def pure_jax() -> Iterator[None]:
     """Context manager in which programs are traced in pure JAX, as under `GRAPHRL_LOWERING=jax`; for one thread."""
-    try:
-        with _pure(True):
-            is_compiled.cache_clear()
-            yield
-    finally:
-        is_compiled.cache_clear()
+    with _pure(True):
+        yield
 
 
-@functools.cache
 def is_compiled() -> bool:
     """Returns True if programs for CPUs call compiled functions.
 

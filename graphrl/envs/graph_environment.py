@@ -24,6 +24,7 @@ from graphrl.envs import specs
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.datasets.sets import Model, load_graphs, model_graph
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import PaddedGraph, pad
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 
@@ -169,6 +170,9 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         graph = self._graph(model)
         if len(graph.ops) != instance.num_ops:
             raise PlanError(f"the instance has {instance.num_ops} ops: graph {graph.name!r} has {len(graph.ops)}")
+        padded = getattr(instance, "graph", None)  # instances of memory maps have none
+        if padded is not None and not _has_edges_of(padded, graph):
+            raise PlanError(f"the instance is of another graph than {graph.name!r}, with as many ops")
         return graph, _on_host(instance), _on_host(state)
 
 
@@ -189,6 +193,13 @@ def _first(batch: Instance) -> Instance:
 def _on_device(instances: Instance) -> Instance:
     on_device: Instance = jax.tree.map(jnp.asarray, instances)
     return on_device
+
+
+def _has_edges_of(padded: PaddedGraph, graph: ComputationGraph) -> bool:
+    """True if a padded graph has the ops, tensors and edges of a graph."""
+    expected = pad(graph, padded.sizes)
+    names = "producer", "use_tensor", "use_op"
+    return all(np.array_equal(getattr(padded, name), getattr(expected, name)) for name in names)
 
 
 def _on_host(value: Any) -> Any:

@@ -100,7 +100,8 @@ _PREFIX = "step-"
 Values = dict[str, int | float]  # metrics by name; a "step" among them is an integer
 T = TypeVar("T")
 
-# old -> new names of metrics; version 0.2 still reads the old ones
+RENAMED_FOR = frozenset({"egrl", "gdp", "go", "regal", "regal-hint", "topoformer"})  # agents of version 0.2
+# old -> new names of their metrics, which are still read
 RENAMED_METRICS = {
     "alone": "policy",
     "by_chance": "random",
@@ -262,6 +263,8 @@ def read_info(path: Path) -> Info:
       GraphrlError: the folder is not a checkpoint, or has another version.
     """
     info = read_document(path / INFO, Info, FORMAT, VERSION)
+    if info.agent not in RENAMED_FOR:
+        return info
     validation, metrics = [current_metrics(values) for values in info.validation], current_metrics(info.metrics)
     return dataclasses.replace(info, config=renamed(info.config), metrics=metrics, validation=validation)
 

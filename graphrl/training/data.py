@@ -180,15 +180,16 @@ class Data:
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
-    def samples(self, step: int) -> Iterator[Batch]:
-        """Yields a batch of each bucket, first of the one that `step` draws: the shapes that training needs."""
+    def sizes(self, step: int) -> Padded:
+        """Returns the sizes of the batch of a step; a batch of fresh graphs may be larger."""
+        return self._whole.sizes if self._whole is not None else self._bucket(step, self._random(step)).sizes
+
+    def sample(self, sizes: Padded) -> Any:
+        """Creates rows of a batch of these sizes, of some step: an example of the shapes that training needs."""
         if self._whole is not None:
-            yield self._whole
-            return
-        first = self._bucket(step, self._random(step))
-        for bucket in sorted(self._buckets, key=lambda bucket: bucket is not first):
-            graphs = [bucket.graphs[i % len(bucket.graphs)] for i in self._own]
-            yield Batch((), bucket.sizes, self._build(graphs, bucket.sizes))
+            return self._whole.rows
+        bucket = next(bucket for bucket in self._buckets if bucket.sizes == sizes)
+        return self._build([bucket.graphs[i % len(bucket.graphs)] for i in self._own], sizes)
 
     def validation(self) -> Iterator[Batch]:
         """Yields all held-out graphs in batches of g, smallest first; each batch drops the remainder of its group.

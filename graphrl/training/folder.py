@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.errors import GraphrlError, MissingExtraError, ProblemError, require
 from graphrl.files import content, make_folder, quote_path, read_document, write_document
 from graphrl.training import devices
-from graphrl.training.checkpoints import Checkpoints, current_metrics
+from graphrl.training.checkpoints import RENAMED_FOR, Checkpoints, current_metrics
 from graphrl.training.config import current_names
 
 if TYPE_CHECKING:
@@ -110,11 +110,14 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
       GraphrlError: the file cannot be read.
     """
+    settings = Path(folder) / SETTINGS
+    # another package's agent may have a metric of an old name
+    is_own = settings.is_file() and read_document(settings, RunSettings, FORMAT, VERSION).agent not in RENAMED_FOR
     lines = []
     with content(Path(folder) / FILE) as data:
         for line in bytes(data).splitlines():
             try:
-                lines.append(json.loads(line, object_hook=current_metrics))
+                lines.append(json.loads(line, object_hook=None if is_own else current_metrics))
             except ValueError:
                 break
     return lines

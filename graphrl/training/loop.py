@@ -1,17 +1,15 @@
 """The training loop (`Loop`): consumes batches, and produces parameters, metrics and checkpoints.
 
-However it ends, the run can continue from its last checkpoint.
+However it ends, the run can continue from its last checkpoint. `_Compiler` compiles updates before they are needed.
 """
 
 import collections
-import contextlib
 import dataclasses
-import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
@@ -95,7 +93,7 @@ class Loop:
         remaining = range(step + 1, self.schedule.steps + 1)
         with (
             prefetched(self.data.batch, remaining, self.data.prefetch) as batches,
-            self._compiled_ahead(start, remaining) as wait_for,
+            _Compiler(self, start, remaining) as compiler,
         ):
             state = self.learner.init(self._init_key, start) if checkpoint is None else checkpoint.state
             state = devices.replicate(state, self.mesh)
@@ -106,44 +104,15 @@ class Loop:
                 step += 1
                 self.stop.work = "this update"
                 batch = next(batches)
-                wait_for(batch.sizes)
+                if not compiler.has_compiled(batch.sizes):
+                    self._record(0)  # the updates in flight
+                compiler.wait(step, batch.sizes)
                 state = self._update(step, state, batch)
                 interrupted = self._stop_requested()
                 if interrupted or self.schedule.saves(step):
                     state = self._validate_and_save(step, state)
                     interrupted = interrupted or self._stop_requested()
         return Outcome(step, interrupted and step < self.schedule.steps, self._history)
-
-    @contextlib.contextmanager
-    def _compiled_ahead(self, start: Any, steps: range) -> Iterator[Callable[[Padded], None]]:
-        """Context in which a thread compiles the update: for the first bucket while this thread initialises and
-        validates, for the others while it trains. Yields a function that waits for the update of a bucket's sizes.
-
-        Several processes compile when they need a program, all in the same order, which XLA requires on accelerators.
-        """
-        update, compiled = self.learner.update, dict[Padded, Future[None]]()
-        assert isinstance(update, OnMesh)
-        samples = self.data.samples(steps[0]) if steps and jax.process_count() == 1 else iter(())
-
-        def submit(batches: Iterable[Batch]) -> None:
-            for batch in batches:
-                compiled[batch.sizes] = pool.submit(update.compile, state, key, batch.rows)
-
-        def wait_for(sizes: Padded) -> None:
-            if sizes in compiled:
-                if not compiled[sizes].done():
-                    self._record(0)  # meanwhile, the updates in flight
-                compiled[sizes].result()
-            submit(samples)
-
-        state = jax.eval_shape(self.learner.init, self._init_key, start)
-        key = devices.replicate(self._update_key, self.mesh)
-        pool = ThreadPoolExecutor(1, "graphrl-compiler")
-        try:
-            submit(itertools.islice(samples, 1))
-            yield wait_for
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def _stop_requested(self) -> bool:
         """True if any process is to stop; all processes must call this at the same point."""
@@ -275,3 +244,54 @@ class _EnvSteps:
     def resume(self) -> None:
         """Excludes the time since the last update, as for a validation and a checkpoint."""
         self._since = time.perf_counter()
+
+
+_LOOK_AHEAD = 50  # updates whose sizes are compiled in advance
+
+
+class _Compiler:
+    """Compiles the update in a thread: for the first sizes of graphs while the loop initialises and validates, for
+    later ones while it trains.
+
+    On CPUs of one process only. Several processes must compile in the same order, and accelerators time their kernels
+    when they compile, which other work would disturb: there the loop compiles when it needs a program.
+    """
+
+    def __init__(self, loop: "Loop", start: Any, steps: range) -> None:
+        self._loop, self._steps, self._seen = loop, steps, steps.start  # sizes of the steps before `_seen` are known
+        self._compiled: dict[Padded, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(1, "graphrl-compiler")
+        self._is_on = jax.process_count() == 1 and loop.mesh.devices.flat[0].platform == "cpu"
+        if self._is_on and steps:
+            self._state = jax.eval_shape(loop.learner.init, loop._init_key, start)
+            self._look_ahead(steps.start + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.stop.work = "what is being compiled"
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def has_compiled(self, sizes: Padded) -> bool:
+        """True unless these sizes are still being compiled."""
+        return sizes not in self._compiled or self._compiled[sizes].done()
+
+    def wait(self, step: int, sizes: Padded) -> None:
+        """Waits for the program of a step's sizes; then those of the next steps are compiled."""
+        if sizes in self._compiled:
+            self._compiled[sizes].result()
+        if self._is_on:
+            self._look_ahead(step + _LOOK_AHEAD)
+
+    def _look_ahead(self, end: int) -> None:
+        for step in range(self._seen, min(end, self._steps.stop)):
+            sizes = self._loop.data.sizes(step)
+            if sizes not in self._compiled:
+                self._compiled[sizes] = self._pool.submit(self._compile, sizes)
+            self._seen = step + 1
+
+    def _compile(self, sizes: Padded) -> None:
+        update, loop = self._loop.learner.update, self._loop
+        assert isinstance(update, OnMesh)
+        update.compile(self._state, jax.random.key(0), loop.data.sample(sizes))

@@ -281,13 +281,13 @@ def _sweep_folder(folder: Path, sweep: Sweep, runs: Sequence[Run]) -> Iterator[N
     if not devices.is_main():
         yield
         return
-    created = not folder.exists()
+    created, is_new = not folder.exists(), not has_sweep(folder)
     make_folder(folder)
     write_document(folder / FILE, sweep, FORMAT, VERSION)
     try:
         yield
     finally:
-        if not any(has_run(run.folder) for run in runs):
+        if is_new and not any(has_run(run.folder) for run in runs):
             with contextlib.suppress(OSError):
                 (folder / FILE).unlink()
                 if created:

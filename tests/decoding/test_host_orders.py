@@ -1,7 +1,7 @@
 """Orders sampled by compiled code: the same as in pure JAX, also under jax's transformations."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from device_graphs import random_graphs
 from jax import lax
 from ordering_graphs import SHARING
 
-from graphrl.compiled import custom_call, entry, integer
+from graphrl.compiled import entry, integer
 from graphrl.decoding import random_words as host_words
 from graphrl.decoding.rollout import Rollout, peaks, sample, sampled_orders
 from graphrl.graphs.datasets.layered import layered
@@ -35,11 +35,8 @@ def priorities(graph: PaddedGraph, spread: float, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture
-def jax_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def jax_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHRL_LOWERING", "jax")
-    custom_call.is_compiled.cache_clear()
-    yield
-    custom_call.is_compiled.cache_clear()
 
 
 def both(run: Callable[..., jax.Array], *args: object) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +167,6 @@ def test_a_rollout_is_that_of_pure_jax(jax_only: None) -> None:
     pure = run()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHRL_LOWERING", "auto")
-        custom_call.is_compiled.cache_clear()
         host = run()
     np.testing.assert_array_equal(host.order, pure.order)
     np.testing.assert_array_equal(host.peak, pure.peak)

@@ -28,7 +28,7 @@ def twice(x: int) -> int:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder for caches."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
+    monkeypatch.setattr(compiled, "USERS_FOLDER", "")
     compiled._folder.cache_clear()
     yield tmp_path
     compiled._folder.cache_clear()

@@ -182,12 +182,13 @@ class _Cache:
     def get(self, settings: GoSettings, to: Sizes, devices: int, graph: ComputationGraph, transfer: Transfer) -> Any:
         """Returns the instance or target of a graph, padded for a batch with at least `devices` devices."""
         key = settings, to, devices, id(graph), transfer
-        if key not in self._rows:
+        cached = self._rows.get(key)  # once: another thread may clear the cache
+        if cached is None:
             if len(self._rows) >= self._max_rows:
                 self._rows.clear()
-            row = _row(settings, to, devices, graph, transfer)
-            self._rows[key] = graph, row  # keeps the graph alive, so that its id stays unique
-        return self._rows[key][1]
+            cached = graph, _row(settings, to, devices, graph, transfer)
+            self._rows[key] = cached  # keeps the graph alive, so that its id stays unique
+        return cached[1]
 
 
 _CACHE = _Cache(4096)

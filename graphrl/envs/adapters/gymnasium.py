@@ -115,7 +115,8 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
     """Converts an environment with a batch of instances to a `gymnasium.vector.VectorEnv`: one compiled call a step.
 
     An episode that ends starts again in the same step (`AutoresetMode.SAME_STEP`): infos have its last observation as
-    "final_obs", and "_final_obs" says for which environments. `action_masks()` returns `[g, options]` bool.
+    "final_obs", and "_final_obs" says for which environments; they have nothing else. `action_masks()` returns
+    `[g, options]` bool.
 
     Args:
       env: the environment.
@@ -140,6 +141,7 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
 
         def __init__(self) -> None:
             self.num_envs = count
+            self._state: Any = None
             self.single_observation_space, self.single_action_space = _env_spaces(gymnasium.spaces, played.env, one)
             self.observation_space, self.action_space = (
                 utils.batch_space(space, count) for space in (self.single_observation_space, self.single_action_space)
@@ -153,6 +155,8 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
             return _host(timestep.observation), {}
 
         def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+            if self._state is None:
+                raise gymnasium.error.ResetNeeded("no episode has started: call reset first")
             self._keys, self._state, timestep = programs.step(
                 self._keys, self._state, _action(spec, actions), on_device
             )
@@ -168,6 +172,8 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
 
         def action_masks(self) -> np.ndarray:
             """Which options are allowed now: `[g, options]` bool."""
+            if self._state is None:
+                raise gymnasium.error.ResetNeeded("no episode has started: call reset first")
             return _mask(self._observation, Flattened(env), one)
 
     return Vector()
@@ -185,17 +191,24 @@ def make_gymnasium(
       **options: options of the environment.
     """
     env = make(env_id, **options)
-    return to_gymnasium(env, env.instance(model, *args), flat=flat, model=model, render_mode=render_mode)
+    model_of_plans = (model, *args) if args else model
+    return to_gymnasium(env, env.instance(model, *args), flat=flat, model=model_of_plans, render_mode=render_mode)
 
 
 def make_gymnasium_vector(env_id: str, models: Any, num_envs: int = 1, *, flat: bool = True, **options: Any) -> Any:
     """Makes a vector environment: what `gymnasium.make_vec("graphrl/Ordering-v0", num_envs=64, models=...)` calls.
 
     The models' instances take turns if there are fewer than `num_envs`.
+
+    Raises:
+      GraphrlError: there are more models than environments.
     """
     env = make(env_id, **options)
     instances = env.instances(models)
-    index = jnp.arange(num_envs) % jax.tree.leaves(instances)[0].shape[0]
+    count = jax.tree.leaves(instances)[0].shape[0]
+    if count > num_envs:
+        raise GraphrlError(f"num_envs is {num_envs}: must be at least {count}, the number of models")
+    index = jnp.arange(num_envs) % count
     return to_gymnasium_vector(env, jax.tree.map(lambda leaf: leaf[index], instances), flat=flat)
 
 
