@@ -82,6 +82,8 @@ def find_agent(name: str) -> "Agent":
     try:
         agent = getattr(importlib.import_module(module), attribute or "AGENT")
     except Exception as error:  # a module of another package may fail in any way
+        if module.startswith("graphrl."):
+            raise
         raise GraphrlError(f"{what} cannot be imported: {error}") from error
     from graphrl.training.agent import Agent
 

@@ -263,10 +263,11 @@ def read_info(path: Path) -> Info:
       GraphrlError: the folder is not a checkpoint, or has another version.
     """
     info = read_document(path / INFO, Info, FORMAT, VERSION)
+    info = dataclasses.replace(info, config=renamed(info.config))
     if info.agent not in RENAMED_FOR:
         return info
     validation, metrics = [current_metrics(values) for values in info.validation], current_metrics(info.metrics)
-    return dataclasses.replace(info, config=renamed(info.config), metrics=metrics, validation=validation)
+    return dataclasses.replace(info, metrics=metrics, validation=validation)
 
 
 def current_metrics(values: Mapping[str, T]) -> dict[str, T]:

@@ -102,11 +102,12 @@ class Loop:
             interrupted = self._stop_requested()
             while step < self.schedule.steps and not interrupted:
                 step += 1
-                self.stop.work = "this update"
                 batch = next(batches)
                 if not compiler.has_compiled(batch.sizes):
+                    self.stop.work = "this compilation and this update"
                     self._record(0)  # the updates in flight
                 compiler.wait(step, batch.sizes)
+                self.stop.work = "this update"
                 state = self._update(step, state, batch)
                 interrupted = self._stop_requested()
                 if interrupted or self.schedule.saves(step):
@@ -270,7 +271,7 @@ class _Compiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.stop.work = "what is being compiled"
+        self._loop.stop.work = "this compilation"
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def has_compiled(self, sizes: Padded) -> bool:

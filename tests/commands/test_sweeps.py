@@ -109,6 +109,7 @@ def test_a_killed_sweep_is_resumed_with_its_settings(
         assert_same(final_state(folder / run), final_state(swept / run))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("step", [2, 4])  # within the first run, and at its end
 def test_a_signal_ends_a_sweep(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tiny_agent import TINY, TinyConfig, tiny_learner
@@ -20,6 +22,8 @@ def slow_to_compile(function: Callable[..., Any]) -> Callable[..., Any]:
     def slow(*arguments: Any) -> Any:
         if not traced:
             traced.append(True)
+            while WHICH == "update" and not FIRST.exists():  # the main thread waits for the thread that compiles it
+                time.sleep(0.05)
             print("compiling", flush=True)
             hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000_000)
             print("compiled", flush=True)
@@ -37,6 +41,7 @@ def slow_learner(config: TinyConfig) -> Learner:
 
 AGENT = dataclasses.replace(TINY, learner=lambda config, mesh, data: slow_learner(config))
 WHICH = sys.argv.pop(1) if __name__ == "__main__" else ""
+FIRST = Path(sys.argv[sys.argv.index("--out") + 1], "step-00000000") if "--out" in sys.argv else Path()
 
 if __name__ == "__main__":
     AGENTS["tiny"] = "__main__"

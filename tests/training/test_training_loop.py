@@ -82,8 +82,10 @@ def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(whole: Path, tmp
 
 
 def test_a_run_with_old_names_of_settings_and_metrics_goes_on(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("checkpoints", "folder"):
+        monkeypatch.setattr(f"graphrl.training.{module}.RENAMED_FOR", {"tiny"})
     run = tmp_path / "run"
     train_tiny(run, "training.steps=7")
     for path in (run / "run.json", *run.glob("step-*/checkpoint.json"), run / "metrics.jsonl"):
