@@ -331,8 +331,8 @@ class CustomCall:
                 jax.ffi.register_ffi_target(self.name, target, platform="cpu")
 
     def start(self) -> None:
-        """Starts to compile the function in another process, if that saves time: see `start_compile`."""
-        if self._compiled is None and self.what:
+        """Starts to compile the function in another process, if CPUs call it and that saves time (`start_compile`)."""
+        if self._compiled is None and self.what and is_chosen():
             module, name = self.function.__module__, self.function.__name__
             start_compile(self.function, self.what, f"from {module} import {name}; {name}.register()")
 

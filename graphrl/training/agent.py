@@ -19,6 +19,7 @@ import numpy as np
 from flax import serialization
 from jax.sharding import Mesh
 
+from graphrl.compiled.custom_call import CustomCall
 from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
@@ -67,6 +68,7 @@ class Agent:
       data, schedule: default settings of the data and of the loop.
       load: names of graph sets -> their graphs, as the agent sees them.
       sizes: graphs -> padded sizes that cover all of them.
+      calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
       shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
         graphs, so that a batch is the whole training set.
     """
@@ -80,6 +82,7 @@ class Agent:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     load: Callable[[Sequence[str]], list[ComputationGraph]] = load_graphs
     sizes: Callable[[Sequence[ComputationGraph]], Padded] = common_sizes
+    calls: tuple[CustomCall, ...] = ()
     shares: Shared = "graphs"
 
     def work_items(self, config: RunConfig[Any]) -> tuple[int, str]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 import jax
 from jax.sharding import Mesh
 
-from graphrl.costs.host.lowering import start_compiling
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import BrokenError, enable_compilation_cache, quote_path
 from graphrl.learning.learner import Learner
@@ -134,7 +133,8 @@ def train(
     """
     enable_compilation_cache()
     with locked_folder(folder, resume):
-        start_compiling()
+        for call in agent.calls:
+            call.start()
         mesh, data, learner = parts or Parts.create(agent, config)
         data = data.with_seed(config.seed)
         checkpoints = Checkpoints(folder, config.training.keep)

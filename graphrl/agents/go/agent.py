@@ -26,7 +26,9 @@ from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, Decoder, Rank, Start, hint_instance
 from graphrl.agents.go.learner import batch, fine_tune, learner
 from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
+from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.costs.problem import Problem
+from graphrl.envs.compile.compiled_features import features_of_schedules
 from graphrl.envs.compile.features import PlanFeatures
 from graphrl.envs.compile.generator import Choices, CompileInstance, make_instance
 from graphrl.errors import ProblemError
@@ -60,6 +62,7 @@ AGENT = Agent(
         buckets=2,
     ),
     schedule=Schedule(steps=400, validate_every=50, checkpoint_every=25),
+    calls=(costs_of_lanes, features_of_schedules),
 )
 GDP = dataclasses.replace(AGENT, policy=GdpPolicy)
 

@@ -16,6 +16,7 @@ from typing import Any
 from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
 from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy
+from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.envs.proposal import make_instances
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
@@ -34,6 +35,7 @@ AGENT = Agent(
     batch=lambda config, graphs, sizes: make_instances(graphs, sizes, config.hint_for),
     methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),
+    calls=(costs_of_lanes,),
 )
 HINT = dataclasses.replace(AGENT, policy=HintPolicy)
 

@@ -10,6 +10,7 @@ import numpy as np
 from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
+from graphrl.decoding.host import orders_of_lanes
 from graphrl.envs.ordering import make_instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
@@ -37,6 +38,7 @@ AGENT = Agent(
         fresh=True,
     ),
     schedule=Schedule(steps=14_000, validate_every=250, checkpoint_every=250),
+    calls=(orders_of_lanes,),
 )
 
 

@@ -23,7 +23,6 @@ from graphrl.compiled.custom_call import (
     count_outer,
     custom_call,
     data,
-    is_chosen,
     operand,
     own_address,
     result,
@@ -71,12 +70,6 @@ from graphrl.graphs.padding import PaddedGraph
 
 NAME = "costs"
 FEW = 2000  # ops times lanes that one thread computes alone: scheduling another takes as long
-
-
-def start_compiling() -> None:
-    """Starts to compile the costs in another process, if they are not on disk and CPUs are used."""
-    if is_chosen():
-        costs_of_lanes.start()
 
 
 def host_costs(
