@@ -55,7 +55,7 @@ class Instances:
 
     env: Any
     batch: Any  # leading axis g
-    network_params: Any  # what the network sees of an instance besides, leading axis g; () if nothing
+    network_params: Any  # further inputs of the network for each instance, leading axis g; () without any
     ops: int  # of each graph
     episode: int  # steps of an episode
 
@@ -73,7 +73,7 @@ def find(id: str) -> Rollouts:
     """Returns how rollouts of the environment with that id are made.
 
     Raises:
-      GraphrlError: there are none; the message names those that there are.
+      GraphrlError: no case has this name; the message lists the known names.
     """
     if id not in ROLLOUTS:
         raise GraphrlError(f"no environment {id!r} to measure: {suggest(id, ROLLOUTS)}")

@@ -5,7 +5,7 @@ timed. (A policy whose network is called once an episode plays whole episodes, w
 call compiled functions take turns with the same in pure JAX.
 
 Every environment gets an equal share of the time limit. Cells that would exceed it are left out. A cell with a call of
-more than `MAX_CALL` seconds, or without enough memory, has a row that says so.
+more than `MAX_CALL` seconds, or without enough memory, has a row with the reason instead of a rate.
 """
 
 import dataclasses

@@ -123,7 +123,7 @@ class Limit:
         return self._end - time.perf_counter()
 
     def share(self, parts: int) -> "Limit":
-        """Returns the limit of the next of so many parts of a run, which share the time left equally."""
+        """Returns the limit of the next part of a run, if `parts` parts share the time left equally."""
         return Limit(None if math.isinf(self._end) else self.left / parts)
 
     def within(self, cases: Sequence[T]) -> Iterator[T]:
@@ -142,7 +142,7 @@ def check_counts(option: str, counts: Sequence[int], largest: int) -> None:
     """Checks the batch sizes of an option.
 
     Raises:
-      ProblemError: a count is out of range or given twice, or there are none.
+      ProblemError: a count is out of range or given twice, or the list of counts is empty.
     """
     if not counts or len(set(counts)) < len(counts) or not 1 <= min(counts) <= max(counts) <= largest:
         have = clipped(", ".join(map(str, counts))) or "empty"

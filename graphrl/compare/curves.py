@@ -29,7 +29,7 @@ Aggregate = Literal["mean", "iqm"]
 RESAMPLES, LEVEL = 2000, 0.95  # of the bootstrap, as in rliable's curves
 VALIDATION = "validation/"  # prefix of metrics on held-out graphs
 UPDATES, SECONDS = "updates", "seconds"
-_MAX_POINTS = 400  # of a curve; longer ones are averaged over as many intervals
+_MAX_POINTS = 400  # of a curve; longer ones are averaged over this number of intervals
 _MAX_DEPTH = 3  # of runs below a folder
 _NO_METRICS = {"step", "seconds", "bucket"}
 _SEED = re.compile(r"seed-\d+")
@@ -149,7 +149,7 @@ def _natural(path: Path) -> list[Any]:
 
 
 def _short_names(places: Sequence[Path]) -> list[str]:
-    """Returns as many last parts of each path as make the names different."""
+    """Returns the shortest endings of the paths that all differ, with the same number of parts each."""
     parts = [Path(os.path.abspath(place)).parts for place in places]
     for count in range(1, max(map(len, parts))):
         names = ["/".join(part[-count:]) for part in parts]

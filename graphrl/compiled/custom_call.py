@@ -3,7 +3,7 @@
 XLA calls a function with the address of a **call frame**, which has the addresses and shapes of operands and results
 (`xla/ffi/api/c_api.h` of jaxlib; tests/foot/test_custom_call.py compares the offsets below with it). The work is split
 into **items**. The function schedules itself on threads of XLA's pool, with the address of a **job** in place of a
-frame, and all threads take items until none is left (`run_items`):
+frame, and all threads take items until all are done (`run_items`):
 
     @custom_call("graphrl_double")
     def double(pointer):

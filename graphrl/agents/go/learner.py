@@ -239,7 +239,7 @@ def update(settings: GoSettings, state: LearnerState, key: jax.Array, batch: Bat
         (state, _), metrics = jax.lax.scan(partial(_round, settings, env), carry, keys)
         return state, metrics
 
-    # a loop, since a program with the networks of each transfer model apart takes XLA as many times as long
+    # a loop: with the networks once for each transfer model, XLA's compile time grows with the number of models
     state, metrics = jax.lax.scan(all_rounds, state, (jnp.arange(len(batch)), _stacked(batch)))
     totals = {"best": metrics["best"][:, -1].mean(), "env_steps": metrics["env_steps"].sum()}
     return state, {name: value.mean() for name, value in metrics.items()} | totals

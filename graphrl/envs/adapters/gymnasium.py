@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -97,8 +98,8 @@ def to_gymnasium(
             return np.full((*_BLANK, 3), 255, np.uint8)  # nothing is decided yet
 
         def __reduce__(self) -> Any:
-            again = {"flat": flat, "model": model, "render_mode": render_mode}
-            return _rebuilt, (env, instance, again), self.__dict__
+            options = {"flat": flat, "model": model, "render_mode": render_mode}
+            return functools.partial(to_gymnasium, env, instance, **options), (), self.__dict__
 
         def __copy__(self) -> Any:
             copied = type(self)()
@@ -115,7 +116,7 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
     """Converts an environment with a batch of instances to a `gymnasium.vector.VectorEnv`: one compiled call a step.
 
     An episode that ends starts again in the same step (`AutoresetMode.SAME_STEP`): infos have its last observation as
-    "final_obs", and "_final_obs" says for which environments; they have nothing else. `action_masks()` returns
+    "final_obs", with the mask "_final_obs" of the environments that ended, and nothing else. `action_masks()` returns
     `[g, options]` bool.
 
     Args:
@@ -245,10 +246,6 @@ def _programs(env: Environment[Any, Any, Any], *, batched: bool = False) -> _Pro
         return key, *env.step(now, state, action, instance)
 
     return _Programs(*(jax.jit(jax.vmap(function) if batched else function) for function in (reset, step)))
-
-
-def _rebuilt(env: Any, instance: Any, options: dict[str, Any]) -> Any:
-    return to_gymnasium(env, instance, **options)
 
 
 def _mask(observation: Any, flattened: Flattened, instance: Any) -> np.ndarray:

@@ -131,7 +131,7 @@ def _on(mesh: Mesh, spec: PartitionSpec, tree: Any) -> Any:
 
 
 class Figures(NamedTuple):
-    """What the compiler says of a program: bytes, numbers of kernels, and the estimated seconds of one run."""
+    """XLA's figures of a compiled program: bytes, numbers of kernels, and the estimated seconds of one run."""
 
     temporaries: int
     arguments: int
@@ -146,7 +146,7 @@ def figures(compiled: Any, chip: str) -> Figures:
     (text,) = (module.as_serialized_hlo_module_proto() for module in compiled.runtime_executable().hlo_modules())
     module = parse_module(text)
     looped = {name for loop in _loops(module) for name in loop.called}
-    counts = {one.name: sum(_is_kernel(i.opcode) for i in one.instructions) for one in module.sequential}
+    counts = {one.name: sum(i.opcode not in FREE for i in one.instructions) for one in module.sequential}
     graph = read_hlo(module, chip=chip).graph
     seconds = sum(op.runtime for op in graph.ops)
     return Figures(
@@ -160,10 +160,6 @@ def figures(compiled: Any, chip: str) -> Figures:
 
 def _loops(module: HloModule) -> Iterator[Any]:
     return (i for one in module.sequential for i in one.instructions if i.opcode == "while")
-
-
-def _is_kernel(opcode: str) -> bool:
-    return opcode not in FREE
 
 
 def run(args: argparse.Namespace) -> int:
