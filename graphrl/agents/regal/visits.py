@@ -1,0 +1,131 @@
+"""The order in which a policy places the ops of a graph, one after another, and what it has to know of each: in NumPy,
+on the host.
+
+`Visits` are the arrays for `placement.py`. The order depends on the objective: highest level first for the makespan
+(HLFET), the order of least peak memory on one device for the peak memory (solvers/rules/memory_orders.py).
+
+An op has at most `NEIGHBOURS` inputs and as many readers here: of its inputs those that are visited last, which
+determine when it can start, and of its readers those that are visited first. More would only change features, since
+BRKGA computes the costs of plans.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from graphrl.costs.problem import Problem
+from graphrl.graphs.features import buffer_bytes, total
+from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import Sizes
+from graphrl.solvers.flow import Flow
+from graphrl.solvers.rules.memory_orders import memory_orders
+
+NEIGHBOURS = 16
+_FOREVER = 1e9  # readers of an output that stays in memory
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Visits:
+    """The ops of a padded graph in the order of their placement; a batch has a leading axis g on every array.
+
+    The unit of time is the mean run time of the ops. The unit of bytes is the peak memory of the order on one device,
+    divided by the number of devices: what each device holds at best if they share it evenly.
+    """
+
+    num_ops: jax.Array | np.ndarray  # [] int32, real ops
+    order: jax.Array | np.ndarray  # [n] int32, ops: real ones first
+    inputs: jax.Array | np.ndarray  # [n, NEIGHBOURS] int32, producers of what an op reads; n for none
+    seconds: jax.Array | np.ndarray  # [n, NEIGHBOURS] float32, transfer time of each input
+    readers: jax.Array | np.ndarray  # [n, NEIGHBOURS] int32, ops that read an op's outputs; n for none
+    runtime: jax.Array | np.ndarray  # [n] float32
+    level: jax.Array | np.ndarray  # [n] float32, longest run time from an op's start to the end, over the graph's
+    output: jax.Array | np.ndarray  # [n + 1] float32, bytes of an op's outputs; the last is 0
+    workspace: jax.Array | np.ndarray  # [n] float32, bytes
+    uses: jax.Array | np.ndarray  # [n + 1] float32, number of ops that read an op's outputs
+
+
+def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem) -> Visits:
+    """Computes the visits of a graph, padded to the sizes."""
+    a, n = graph.arrays, len(graph.ops)
+    order = _order(graph, problem)
+    position = np.empty(n, np.int64)
+    position[order] = np.arange(n)
+    pairs, inverse = np.unique(a.use_op.astype(np.int64) * n + a.producer[a.use_tensor], return_inverse=True)
+    reader, producer = np.divmod(pairs, n)
+    time_unit = a.runtime.mean() or 1.0
+    seconds = total(inverse, problem.latency + a.tensor_bytes[a.use_tensor] / problem.bandwidth, len(pairs))
+    inputs, kept = _lists(reader, producer, -position[producer], to.ops)
+    transfer = np.zeros(inputs.shape, np.float32)
+    transfer[kept.rows, kept.columns] = seconds[kept.pairs] / time_unit
+    readers, _ = _lists(producer, reader, position[reader], to.ops)
+    output = total(a.producer, buffer_bytes(a), n)
+    uses = np.bincount(producer, minlength=n).astype(np.float64)
+    uses[a.producer[a.kept]] = _FOREVER
+    byte_unit = _peak(order, position, reader, producer, output, uses, a.workspace_bytes) / problem.devices or 1.0
+    level = a.tail + a.runtime
+    rest = to.ops - n
+
+    def padded(values: np.ndarray, more: int = rest) -> np.ndarray:
+        return np.pad(values, (0, more)).astype(np.float32)
+
+    return Visits(
+        num_ops=np.int32(n),  # type: ignore[arg-type]  # jax takes NumPy's numbers as arrays
+        order=np.concatenate([order, np.arange(n, to.ops)]).astype(np.int32),
+        inputs=inputs,
+        seconds=transfer,
+        readers=readers,
+        runtime=padded(a.runtime / time_unit),
+        level=padded(level / (level.max() or 1.0)),
+        output=padded(output / byte_unit, rest + 1),
+        workspace=padded(a.workspace_bytes / byte_unit),
+        uses=padded(uses, rest + 1),
+    )
+
+
+def _order(graph: ComputationGraph, problem: Problem) -> np.ndarray:
+    """Returns a topological order of the ops: `[n]` int64."""
+    if problem.objective == "peak_memory":
+        return np.asarray(memory_orders(Flow(graph))[0], np.int64)
+    a = graph.arrays
+    return np.lexsort((a.rank, -(a.tail + a.runtime)))  # no op has a higher level than its predecessors
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """Where the pairs that `_lists` keeps stand in its table."""
+
+    pairs: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def _lists(op: np.ndarray, other: np.ndarray, rank: np.ndarray, size: int) -> tuple[np.ndarray, _Kept]:
+    """Lists for each op its others of least rank: `[size, NEIGHBOURS]` int32, `size` for none."""
+    pairs = np.lexsort((rank, op))
+    rows = op[pairs]
+    columns = np.arange(len(pairs)) - np.searchsorted(rows, rows)
+    near = columns < NEIGHBOURS
+    kept = _Kept(pairs[near], rows[near], columns[near])
+    table = np.full((size, NEIGHBOURS), size, np.int32)
+    table[kept.rows, kept.columns] = other[kept.pairs]
+    return table, kept
+
+
+def _peak(
+    order: np.ndarray,
+    position: np.ndarray,
+    reader: np.ndarray,
+    producer: np.ndarray,
+    output: np.ndarray,
+    uses: np.ndarray,
+    workspace: np.ndarray,
+) -> float:
+    """Computes the peak memory of an order on one device, without shared buffers, in bytes."""
+    last = position.copy()
+    np.maximum.at(last, producer, position[reader])
+    freed = np.zeros(len(order) + 1)
+    ends = uses < _FOREVER
+    np.add.at(freed, last[ends] + 1, output[ends])
+    return float((np.cumsum(output[order] - freed[:-1]) + workspace[order]).max())
