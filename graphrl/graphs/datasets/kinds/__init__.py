@@ -3,10 +3,10 @@
 Every seed draws a structure and its costs, independently:
 
 - structure: a random DAG, a layered graph, an in-tree or out-tree, an unrolled recurrence, a network of blocks
-  (`structures.py`), or a program of the zoo's training split, coarsened (`programs.py`). Some are training steps: a
-  forward pass, and its mirror image.
+  (`structures.py`), or an excerpt of a real training step (`programs.py`). Some of the others are made training steps
+  too: a forward pass, and its mirror image.
 - run times of ops and bytes of tensors: each from one of the distributions `RUNTIMES`, correlated in half of the
-  graphs; or in pairs of the ops of a program. Some ops have no run time.
+  graphs; or in pairs from the ops of a program. Some ops have no run time.
 - transfers: from free to dear. Over the link `LATENCY`, `BANDWIDTH` a mean tensor's transfer takes 0.01 to 10 mean run
   times of an op, log-uniform, of which 1 to 50% is the latency.
 - in some graphs weights, workspace, control edges, and outputs that stay to the end.
@@ -123,7 +123,7 @@ def _own_costs(program: Program, rng: np.random.Generator) -> Costs:
 
 
 def _costs(structure: Structure, runtime: str, rng: np.random.Generator) -> Costs:
-    """Draws costs of mean 1 for run times and tensors; those of equal classes are equal."""
+    """Draws costs, of mean 1 for tensors; those of equal classes are equal."""
     classes, sizes = (int(array.max(initial=-1)) + 1 for array in (structure.op_class, structure.tensor_class))
     writer = np.zeros(sizes, np.int64)
     writer[structure.tensor_class] = structure.op_class[structure.producer]
@@ -143,6 +143,7 @@ def _costs(structure: Structure, runtime: str, rng: np.random.Generator) -> Cost
         * (_log_uniform(rng, 0.1, 10.0) * (rng.random() < 0.4))
         for _ in range(2)
     )
+    size = size / (size.mean() if size.any() else 1.0)
     unread = np.bincount(structure.use_tensor, minlength=len(size)) == 0
     return Costs(seconds, workspace, weights * structure.first, size, unread & (rng.random() < 0.5))
 
@@ -167,7 +168,7 @@ def _scaled(costs: Costs, transfer: float | None, rng: np.random.Generator) -> C
         costs.runtime[:] = 1.0
     drawn = _log_uniform(rng, *_RATIO)
     ratio, share = drawn if transfer is None else transfer, _log_uniform(rng, *_LATENCY_SHARE)
-    per_byte = LATENCY / share * (1 - share) * BANDWIDTH / max(costs.bytes.mean(), 1e-300) if len(costs.bytes) else 1.0
+    per_byte = LATENCY / share * (1 - share) * BANDWIDTH / (costs.bytes.mean() if costs.bytes.any() else 1.0)
     seconds = costs.runtime * (LATENCY / share / ratio / costs.runtime.mean())
     sizes = (np.rint(size * per_byte).astype(np.int64) for size in (costs.workspace, costs.weights))
     return Costs(seconds, *sizes, np.maximum(1, np.rint(costs.bytes * per_byte).astype(np.int64)), costs.kept)

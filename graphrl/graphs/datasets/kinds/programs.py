@@ -1,11 +1,15 @@
-"""Programs of the zoo's training split, coarsened to a number of ops, for the family `kinds`.
+"""Excerpts of the training steps in the zoo's training split, for the family `kinds`.
 
-Ops are listed in XLA's order, and merged in rounds, the smallest first. Each round merges only pairs that cannot close
-a cycle, even together: an op and the next one in the order, if it reads from it; where these would become too large, an
-op and its only predecessor, or its only successor; and last, an op and the next one. The tensors of a cluster become
-one for each set of readers. The number of edges per op therefore stays about that of the program.
+A program is coarsened a little, and a graph is a number of ops that follow each other in XLA's order. Tensors that the
+rest of the program reads stay to the end; those that it writes are not among the tensors of the graph.
 
-A program is read once in a process (0.1 s), and is kept at a few sizes; a graph is coarsened from the next larger one.
+Ops are merged in rounds, the smallest first. Each round merges only pairs that cannot close a cycle, even together: an
+op and the only one that reads from it, if it reads from no other; where these would become too large, an op and the
+next one in the order, if it reads from it; then an op and its only predecessor, or its only successor; and last, an op
+and the next one. The tensors of a cluster become one for each set of readers. The number of edges per op and the
+parallelism therefore stay about those of the program. Programs that are coarsened more become chains.
+
+A program is read once in a process (0.1 s).
 """
 
 import functools
@@ -17,18 +21,19 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.topology import distinct
 
-PROGRAMS = "hlo/train-split"  # in the zoo that ships
-_LEAST = 16  # ops of the smallest size that is kept
-_MOST_USES = 10  # uses per op: a few programs have more, where XLA recomputes sums of all layers' outputs
+PROGRAMS = "training/hlo/train-split"  # in the zoo that ships
+_SCALES = 1.0, 0.6, 0.36  # numbers of ops to which programs are coarsened, relative to their own
+_FURTHER = 1.6  # ratio to which an excerpt is coarsened again, at most
+_USES = 0.5, 10.0  # range of uses per op: more where XLA recomputes sums of all layers' outputs, less among constants
 _BALANCE = 4.0  # ratio of the most ops in a cluster to the mean
-_STEP = 0.6  # ratio of one size to the next larger one
-_ROUND = 0.4  # of the ops that a round may merge, those that it merges: the others wait for lighter neighbours
+_ROUND = 0.4  # of the pairs that a round may merge, those that it merges: the others wait for smaller neighbours
 
 
 class Program(NamedTuple):
     """A program of n ops in a topological order: t tensors, e uses, f control edges.
 
     Attributes:
+      name: name of the program in the zoo.
       runtime, workspace, weights: `[n] float64` each, seconds and bytes.
       members: `[n]` number of ops of the program that each op stands for.
       producer, bytes, kept: `[t]` each: op, bytes (float64), and whether the tensor is an output of the program.
@@ -36,6 +41,7 @@ class Program(NamedTuple):
       control_source, control_target: `[f]` each, ops; no pair twice.
     """
 
+    name: str
     runtime: np.ndarray
     workspace: np.ndarray
     weights: np.ndarray
@@ -50,7 +56,7 @@ class Program(NamedTuple):
 
 
 def draw_program(n: int, rng: np.random.Generator) -> Program:
-    """Draws a program that has at least n ops, coarsened to n.
+    """Draws an excerpt of n ops of a program.
 
     Raises:
       ProblemError: no program has that many ops.
@@ -59,16 +65,18 @@ def draw_program(n: int, rng: np.random.Generator) -> Program:
         raise ProblemError(f"num_ops is {n}: must be at most {most_ops()}, the ops of the largest program of the zoo")
     names = [entry.name for entry in _entries() if entry.ops >= n]
     for index in rng.permutation(len(names)).tolist():
-        larger = min((one for one in _sizes(names[index]) if len(one.runtime) >= n), key=lambda one: len(one.runtime))
-        if len(larger.use_op) <= _MOST_USES * len(larger.runtime):
+        scales = [program for program in _scales(names[index]) if len(program.runtime) >= n]
+        program = scales[int(rng.integers(len(scales)))]
+        program = coarsened(_excerpt(program, round(n * rng.uniform(1.0, _FURTHER)), rng), n, rng)
+        if _USES[0] * n <= len(program.use_op) <= _USES[1] * n:
             break
-    return _coarsened(larger, n, rng)
+    return program
 
 
 def draw_costs(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws ops of a program with replacement: returns their run times, and mean bytes of a tensor, `[count]` each."""
     names = [entry.name for entry in _entries()]
-    program = _sizes(names[int(rng.integers(len(names)))])[0]
+    program = _scales(names[int(rng.integers(len(names)))])[0]
     tensors = np.bincount(program.producer, minlength=len(program.runtime))
     row = rng.choice(np.flatnonzero(tensors), count)
     size = np.bincount(program.producer, program.bytes, minlength=len(tensors))[row] / tensors[row]
@@ -87,15 +95,21 @@ def _entries() -> tuple[zoo.Entry, ...]:
 
 
 @functools.cache
-def _sizes(name: str) -> tuple[Program, ...]:
-    """Loads a program; returns it and its coarser versions, largest first."""
-    graph = zoo.load(name, folder=zoo.DATA).graph
-    a = graph.arrays
+def _scales(name: str) -> tuple[Program, ...]:
+    """Loads a program at all scales, largest first."""
+    program, rng = load_program(name), np.random.default_rng(0)
+    return tuple(coarsened(program, int(len(program.runtime) * scale), rng) for scale in _SCALES)
+
+
+def load_program(name: str) -> Program:
+    """Loads a program of the zoo by its name."""
+    a = zoo.load(name, folder=zoo.DATA).graph.arrays
     by_writer = np.argsort(a.rank[a.producer], kind="stable")
     tensor = np.empty(a.num_tensors, np.int64)
     tensor[by_writer] = np.arange(a.num_tensors)
     order = a.topological
-    program = Program(
+    return Program(
+        name,
         a.runtime[order],
         a.workspace_bytes[order].astype(float),
         a.weight_bytes[order].astype(float),
@@ -108,18 +122,39 @@ def _sizes(name: str) -> tuple[Program, ...]:
         a.rank[a.control_source],
         a.rank[a.control_target],
     )
-    rng = np.random.default_rng(0)
-    sizes = [program]
-    while len(sizes[-1].runtime) * _STEP >= _LEAST:
-        sizes.append(_coarsened(sizes[-1], int(len(sizes[-1].runtime) * _STEP), rng))
-    return tuple(sizes)
 
 
-def _coarsened(program: Program, n: int, rng: np.random.Generator) -> Program:
-    """Merges ops, the smallest clusters first, until n are left."""
+def coarsened(program: Program, n: int, rng: np.random.Generator) -> Program:
+    """Merges ops until at most n are left."""
     while (excess := len(program.runtime) - n) > 0:
         program = _merged(program, _clusters(program, excess, rng))
     return program
+
+
+def _excerpt(program: Program, n: int, rng: np.random.Generator) -> Program:
+    """Draws n ops that follow each other (all, if there are fewer)."""
+    first = int(rng.integers(max(0, len(program.runtime) - n) + 1))
+    ops = slice(first, first + n)
+    is_inside = (program.producer >= first) & (program.producer < first + n)
+    writer, reader = program.producer[program.use_tensor], program.use_op
+    kept = program.kept.copy()
+    kept[program.use_tensor[(writer < first + n) & (reader >= first + n)]] = True
+    uses = (writer >= first) & (reader < first + n)
+    control = (program.control_source >= first) & (program.control_target < first + n)
+    return Program(
+        program.name,
+        program.runtime[ops],
+        program.workspace[ops],
+        program.weights[ops],
+        program.members[ops],
+        program.producer[is_inside] - first,
+        program.bytes[is_inside],
+        kept[is_inside],
+        (np.cumsum(is_inside) - 1)[program.use_tensor[uses]],
+        program.use_op[uses] - first,
+        program.control_source[control] - first,
+        program.control_target[control] - first,
+    )
 
 
 def _clusters(program: Program, most: int, rng: np.random.Generator) -> np.ndarray:
@@ -137,6 +172,7 @@ def _clusters(program: Program, most: int, rng: np.random.Generator) -> np.ndarr
     before, after = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
     op = np.arange(n - 1)
     rounds = (  # pairs of ops, and which of them may be merged, all at once
+        (source, target, (after[source] == 1) & (before[target] == 1)),
         (source, target, target == source + 1),
         (target, source, before[target] == 1),
         (source, target, after[source] == 1),
@@ -188,6 +224,7 @@ def _merged(program: Program, cluster: np.ndarray) -> Program:
     control = distinct((before * n + after)[before != after])
     tensors = old[first][by_writer]
     return Program(
+        program.name,
         np.bincount(cluster, program.runtime),
         workspace,
         np.bincount(cluster, program.weights),

@@ -228,6 +228,7 @@ def joined(
     source, target = codes // n, codes % n
     control = rng.uniform(0.0, 0.2) if rng.random() < 0.25 else 0.0
     count = rng.integers(most_tensors + 1, size=n) if most_tensors else np.ones(n, np.int64)
+    count[0] = max(1, count[0])  # at least one tensor
     if separate:
         count = np.maximum(1, np.bincount(source, minlength=n))
     begin = np.cumsum(count) - count
