@@ -115,11 +115,12 @@ def _structure(name: str, n: int, rng: np.random.Generator) -> tuple[Structure, 
 def _own_costs(program: Program, rng: np.random.Generator) -> Costs:
     """Returns a program's costs with log-normal noise."""
     sigma = rng.uniform(*_NOISE)
-    noisy = (
-        value * np.exp(sigma * rng.standard_normal(len(value)))
-        for value in (program.runtime, program.workspace, program.weights, program.bytes)
-    )
-    return Costs(*noisy, program.kept)
+
+    def noisy(value: np.ndarray) -> np.ndarray:
+        return value * np.exp(sigma * rng.standard_normal(len(value)))
+
+    ops = noisy(program.runtime), noisy(program.workspace), noisy(program.weights)
+    return Costs(*ops, noisy(program.bytes), program.kept)
 
 
 def _costs(structure: Structure, runtime: str, rng: np.random.Generator) -> Costs:
@@ -170,8 +171,11 @@ def _scaled(costs: Costs, transfer: float | None, rng: np.random.Generator) -> C
     ratio, share = drawn if transfer is None else transfer, _log_uniform(rng, *_LATENCY_SHARE)
     per_byte = LATENCY / share * (1 - share) * BANDWIDTH / (costs.bytes.mean() if costs.bytes.any() else 1.0)
     seconds = costs.runtime * (LATENCY / share / ratio / costs.runtime.mean())
-    sizes = (np.rint(size * per_byte).astype(np.int64) for size in (costs.workspace, costs.weights))
-    return Costs(seconds, *sizes, np.maximum(1, np.rint(costs.bytes * per_byte).astype(np.int64)), costs.kept)
+
+    def scaled(size: np.ndarray, least: int = 0) -> np.ndarray:
+        return np.maximum(least, np.rint(size * per_byte).astype(np.int64))
+
+    return Costs(seconds, scaled(costs.workspace), scaled(costs.weights), scaled(costs.bytes, 1), costs.kept)
 
 
 def _graph(name: str, structure: Structure, costs: Costs) -> ComputationGraph:
