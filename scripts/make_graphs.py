@@ -44,7 +44,9 @@ def _arguments() -> argparse.Namespace:
     parser = Parser(description=__doc__, epilog=f"families and their options, for --set:\n{families}")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--count", type=int, default=100, metavar="N", help="graphs to make (default: 100)")
-    parser.add_argument("--ops", type=int, metavar="N", help="ops of each graph (regal-like: by default 50 to 200)")
+    parser.add_argument(
+        "--ops", type=int, metavar="N", help="ops of each graph (by default regal-like: 50 to 200, kinds: 30 to 2,000)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first graph (default: 0)")
     parser.add_argument("--set", type=_option, action="append", default=[], metavar="NAME=VALUE", help="see below")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")

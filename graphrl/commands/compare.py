@@ -40,6 +40,7 @@ DESCRIPTION = f"""Compare methods on many graphs at equal budget: every method o
 MODEL is a file (as for `graphrl optimize`), a folder of such files, or a set of graphs:
   layered:500x20        20 layered graphs of 500 ops, seeds 0 to 19; layered:500x20@100 has seeds 100 to 119
   regal-like:x20        20 random graphs as in the REGAL paper, of 50 to 200 ops; regal-like:100x20 of 100 ops
+  kinds:100x20          20 graphs of many kinds, as agents train on; kinds-recurrent:100x20 only unrolled recurrences
   in-tree:100x20        20 trees of 100 ops; likewise out-tree, series-parallel, planted, and pipeline (for max_load)
   zoo:training/hlo      all compiled training steps of the model zoo. The words between slashes select programs: an
                         architecture, inference or training, a batch size (b8), jaxpr or hlo, train-split, valid-split

@@ -45,7 +45,7 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("family", "num_ops", "options", "fault"),
     [
-        ("tree", 9, {}, "unknown graph family 'tree': the nearest of 11 known are in-tree, out-tree"),
+        ("tree", 9, {}, "unknown graph family 'tree': the nearest of 19 known are in-tree, out-tree"),
         ("layered", None, {}, "family 'layered': needs a number of ops"),
         ("planted", 9, {"device": 2}, "family 'planted' has no option 'device': known are devices, inputs, window"),
         ("planted", 9, {"devices": "2"}, "option devices is '2': must have the type of its default, 2"),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.errors import ProblemError, suggest
+from graphrl.graphs.datasets.kinds import SHARES, kinds
 from graphrl.graphs.datasets.known_optima import (
     LOG_UNIFORM,
     Bytes,
@@ -182,6 +183,19 @@ def _of_model(model: Model) -> Family:
     return Family(sampled, dataclasses.asdict(RegalLike()), any_size=True)
 
 
+def _kinds(num_ops: int | None, seed: int, options: dict[str, Any]) -> Sample:
+    return kinds(num_ops, seed, **options), {}
+
+
+def _of_structure(structure: str) -> Family:
+    """Returns the family of the `kinds` graphs of one structure."""
+    return Family(
+        lambda num_ops, seed, options: _kinds(num_ops, seed, {"structure": structure, **options}),
+        {"runtime": None, "transfer": None},
+        any_size=True,
+    )
+
+
 def _planted(num_ops: int, seed: int, options: dict[str, Any]) -> Sample:
     instance = planted(num_ops, seed=seed, **options)
     return instance.graph, {"optimal_makespan": instance.makespan, "devices": options["devices"], "transfer": "free"}
@@ -206,5 +220,7 @@ FAMILIES: dict[str, Family] = {
     "out-tree": Family(_known_peak(out_tree, "window"), {"window": None, **_SIZES}),
     "series-parallel": Family(_known_peak(series_parallel, "branching"), {"branching": 0.5, **_SIZES}),
     "pipeline": Family(lambda num_ops, seed, _: (pipeline(num_ops, seed), {}), {}),
+    "kinds": Family(_kinds, {"structure": None, "runtime": None, "transfer": None}, any_size=True),
+    **{f"kinds-{structure}": _of_structure(structure) for structure in SHARES},
     "planted": Family(_planted, {"devices": 2, "inputs": 2.0, "window": 3}),
 }

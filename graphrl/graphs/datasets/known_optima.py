@@ -103,7 +103,8 @@ def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = L
     Raises:
       ProblemError: too few ops, a window below 1, or a bad seed.
     """
-    parent, rng = _parents("in-tree", num_ops, seed, window)
+    rng = generator("in-tree", seed, num_ops, 0 if window is None else window)
+    parent = recursive_tree(num_ops, window, rng).tolist()
     last = num_ops - 1  # op i of the recursive tree gets the number last - i, so that the root comes last
     edges = [(last - i, last - p) for i, p in enumerate(parent, start=1)]
     weights = Weights.draw(num_ops, len(edges), sizes, rng)
@@ -118,7 +119,8 @@ def in_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = L
 
 def out_tree(num_ops: int, seed: int, window: int | None = None, sizes: Bytes = LOG_UNIFORM) -> KnownPeak:
     """Generates a random out-tree: the root runs first. For arguments and errors see `in_tree`."""
-    parent, rng = _parents("out-tree", num_ops, seed, window)
+    rng = generator("out-tree", seed, num_ops, 0 if window is None else window)
+    parent = recursive_tree(num_ops, window, rng).tolist()
     edges = list(zip(parent, range(1, num_ops), strict=True))
     weights = Weights.draw(num_ops, len(edges), sizes, rng)
     own = weights.segments(num_ops, edges)
@@ -157,6 +159,18 @@ def series_parallel(num_ops: int, seed: int, branching: float = 0.5, sizes: Byte
     own = weights.segments(num_ops, edges)
     segments = series([own[0]], _solve(inner, own), [own[-1]])
     return known_peak(f"series-parallel-{num_ops}-{seed}", num_ops, edges, weights, segments)
+
+
+def recursive_tree(num_ops: int, window: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Draws a random recursive tree: returns the parents (smaller numbers) of ops 1 to n - 1; `window` as in `in_tree`.
+
+    Raises:
+      ProblemError: too few ops, or a window below 1.
+    """
+    check_count("num_ops", num_ops, 1)
+    check_count("window", num_ops if window is None else window, 1)
+    op = np.arange(1, num_ops)
+    return rng.integers(np.zeros_like(op) if window is None else np.maximum(0, op - window), op)
 
 
 class Planted(NamedTuple):
@@ -343,16 +357,6 @@ def _solve(part: Part, own: list[Segment]) -> list[Segment]:
         return parallel(_solve(branch, own) for branch in part)
     before, op, after = part
     return series(_solve(before, own), [own[op]], _solve(after, own))
-
-
-def _parents(family: str, num_ops: int, seed: int, window: int | None) -> tuple[list[int], np.random.Generator]:
-    """Draws a random recursive tree: returns the parents (smaller numbers) of ops 1 to n - 1, and the generator."""
-    check_count("num_ops", num_ops, 1)
-    check_count("window", num_ops if window is None else window, 1)
-    rng = generator(family, seed, num_ops, 0 if window is None else window)
-    op = np.arange(1, num_ops)
-    lowest = np.zeros_like(op) if window is None else np.maximum(0, op - window)
-    return rng.integers(lowest, op).tolist(), rng
 
 
 def _schedule(num_ops: int, devices: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

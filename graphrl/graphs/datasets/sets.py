@@ -286,7 +286,8 @@ def generated_set(name: str) -> GeneratedSet:
     match = _SET.fullmatch(name)
     family, ops, count, first = match.groups() if match else ("", None, None, None)
     if family not in FAMILIES or (ops is None and not FAMILIES[family].any_size):
-        examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in FAMILIES.items())
+        families = {name: entry for name, entry in FAMILIES.items() if not name.startswith("kinds-")}
+        examples = ", ".join(f"{name}:{'' if entry.any_size else 100}x20" for name, entry in families.items())
         raise ProblemError(
             f"{quote_path(name)} is no file, no folder and no set of graphs; sets are {examples}, zoo:hlo"
         )
