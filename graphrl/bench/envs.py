@@ -5,7 +5,6 @@ them.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -18,15 +17,16 @@ from graphrl.agents.egrl.network import Policy as EgrlPolicy
 from graphrl.agents.egrl.network import networks as egrl_networks
 from graphrl.agents.go.network import Policy as GoPolicy
 from graphrl.agents.go.network import networks as go_networks
+from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy as RegalPolicy
-from graphrl.agents.regal.network import choose_action
-from graphrl.agents.regal.network import networks as regal_networks
+from graphrl.agents.regal.network import make_instances as make_regal_instances
+from graphrl.agents.regal.proposers import RegalInstance, proposer
 from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
 from graphrl.agents.topoformer.network import priorities
 from graphrl.bench.cases import random_graphs
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.envs import memory_map, ordering, proposal
+from graphrl.envs import memory_map, ordering
 from graphrl.envs.compile import generator
 from graphrl.envs.registry import make
 from graphrl.errors import GraphrlError, suggest
@@ -148,14 +148,22 @@ def _topoformer(env: Any, seed: int) -> Policy:
 
 
 def _proposal_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    return Instances(env, proposal.make_instances(random_graphs(ops, min(count, RESETS), seed)), (), ops, 1)
+    instances = make_regal_instances(_regal_config(env), random_graphs(ops, min(count, RESETS), seed))
+    return Instances(env, instances.proposal, instances.visits, ops, 1)
 
 
 def _regal(env: Any, seed: int) -> Policy:
-    config = dataclasses.replace(RegalPolicy.settings(), problem=env.problem, coding=env.coding)
-    params, apply = RegalPolicy.initial(config, jax.random.key(seed)), regal_networks(config).policy.apply
-    choose = functools.partial(choose_action, config)
-    return _each_step(lambda key, observation: choose(key, apply(params, observation)))
+    config = _regal_config(env)
+    params, propose = RegalPolicy.initial(config, jax.random.key(seed)), proposer(config).sample
+
+    def act(key: jax.Array, instance: Any, observation: Any) -> jax.Array:
+        return propose(params, key, instance).action
+
+    return Policy(lambda keys, batch, visits: RegalInstance(batch, visits), jax.vmap(act))
+
+
+def _regal_config(env: Any) -> RegalConfig:
+    return dataclasses.replace(RegalPolicy.settings(), problem=env.problem, coding=env.coding)
 
 
 def _each_step(act: Callable[[jax.Array, Any], Any]) -> Policy:

@@ -237,8 +237,14 @@ def check_ranges(
 EPSILON = 1e-6
 
 
-def optimiser(learning_rate: optax.ScalarOrSchedule, max_norm: float) -> optax.GradientTransformation:
-    """Creates the optimiser: Adam with global-norm clipping at `max_norm`."""
+def optimiser(
+    learning_rate: optax.ScalarOrSchedule, max_norm: float, decay_steps: int = 0
+) -> optax.GradientTransformation:
+    """Creates the optimiser: Adam with global-norm clipping at `max_norm`. Over the first `decay_steps` updates, if
+    any, the learning rate, a number, falls to a twentieth along a cosine.
+    """
+    if decay_steps:
+        learning_rate = optax.cosine_decay_schedule(learning_rate, decay_steps, 0.05)
     return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(learning_rate, eps=EPSILON))
 
 

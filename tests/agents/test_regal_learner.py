@@ -12,9 +12,10 @@ import pytest
 
 from graphrl.agents.regal import learner as regal
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import Policy, networks
+from graphrl.agents.regal.network import Policy, make_instances
+from graphrl.agents.regal.proposers import RegalInstance
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalInstance, make_instances, observe
+from graphrl.envs.proposal import coding
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.padding import common_sizes
@@ -28,16 +29,16 @@ SMALL = RegalConfig(
     parameters=Parameters(population=10, elites=2, mutants=4),
     rounds=1,
     width=8,
-    hint="list",
     actions=2,
     learning_rate=0.1,
 )
+PAPER = dataclasses.replace(SMALL, placement="independent", coding="shapes", preference=3.0)
 
 
 @functools.cache
-def graphs(hint_for: Problem | None = SMALL.hint_for) -> ProposalInstance:
+def graphs(config: RegalConfig = SMALL) -> RegalInstance:
     """A batch of four."""
-    return make_instances([regal_like(seed, num_ops=10 + seed) for seed in range(4)], None, hint_for)
+    return make_instances(config, [regal_like(seed, num_ops=10 + seed) for seed in range(4)])
 
 
 def leaves(state: LearnerState) -> list[np.ndarray]:
@@ -65,13 +66,13 @@ def after(config: RegalConfig, devices: int, steps: int) -> tuple[LearnerState, 
     functions, metrics = learner(config, devices), dict[str, jax.Array]()
     state = functions.init(jax.random.key(0))
     for step in range(steps):
-        state, metrics = functions.update(state, jax.random.fold_in(jax.random.key(1), step), graphs())
+        state, metrics = functions.update(state, jax.random.fold_in(jax.random.key(1), step), graphs(config))
     return state, metrics
 
 
 def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
-    functions = learner(dataclasses.replace(SMALL, preference=100.0, hint="none"), 1)
-    metrics = functions.evaluate(functions.init(jax.random.key(3)).params, jax.random.key(0), graphs(None))
+    functions = learner(dataclasses.replace(PAPER, preference=100.0), 1)
+    metrics = functions.evaluate(functions.init(jax.random.key(3)).params, jax.random.key(0), graphs(PAPER))
     assert {name: float(value) for name, value in metrics.items() if name != "entropy"} == {
         "improvement": 0.0,
         "improvement_min": 0.0,
@@ -82,9 +83,10 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
     assert functions.score in metrics
 
 
-def test_one_and_two_devices_give_the_same_parameters() -> None:
+@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(PAPER, hint="list")])
+def test_one_and_two_devices_give_the_same_parameters(config: RegalConfig) -> None:
     """Two processes: test_training_loop.py tests them for the loop, which is the same for every agent."""
-    one, two = after(SMALL, 1, 2), after(SMALL, 2, 2)
+    one, two = after(config, 1, 2), after(config, 2, 2)
     assert int(one[0].step) == 2
     for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -130,16 +132,14 @@ def test_the_learned_baseline_learns_what_rewards_are_like() -> None:
 
 def test_genes_that_are_fixed_are_no_choices() -> None:
     """Under a uniform policy, every learned choice has the entropy of its options."""
-    config = dataclasses.replace(SMALL, genes="priorities", preference=0.0, hint="none")
+    config = dataclasses.replace(PAPER, genes="priorities", preference=0.0)
     functions = learner(config, 1)
     state = functions.init(jax.random.key(0))
-    first = jax.tree.map(lambda x: x[0], graphs(None))
-    logits = jax.eval_shape(networks(config).policy.apply, state.params["policy"], jax.eval_shape(observe, first))
-    options = np.log(logits.shape[-1])
-    assert float(functions.evaluate(state.params, jax.random.key(0), graphs(None))["entropy"]) == pytest.approx(
+    options = np.log(coding("shapes").values)
+    assert float(functions.evaluate(state.params, jax.random.key(0), graphs(PAPER))["entropy"]) == pytest.approx(
         options, 1e-2
     )
-    _, metrics = functions.update(state, jax.random.key(0), graphs(None))
+    _, metrics = functions.update(state, jax.random.key(0), graphs(PAPER))
     assert float(metrics["entropy"]) == pytest.approx(options, rel=1e-2)
 
 
@@ -155,6 +155,8 @@ def test_a_batch_that_the_devices_cannot_share_is_refused() -> None:
     [
         ({"actions": 1}, "actions is 1: must be an integer from 2 to 4,096"),
         ({"rounds": 1_000_000_000}, "rounds is 1000000000: must be an integer from 0 to 64"),
+        ({"coding": "shapes"}, "coding is 'shapes': must be 'moments' for placement 'sequential'"),
+        ({"genes": "priorities"}, "genes is 'priorities': must be 'all' for placement 'sequential'"),
         ({"width": 7, "encoder": "recurrent"}, "width is 7: must be even"),
         ({"entropy_coefficient": float("nan")}, "entropy_coefficient is nan: must be at least 0"),
         ({"baseline": "x"}, "baseline is 'x': must be one of learned, leave-one-out"),
@@ -176,37 +178,27 @@ def test_training_begins_with_the_policy_of_another(tmp_path: Path) -> None:
         Policy.load_params(config.init_checkpoint, dataclasses.replace(config, width=10))
 
 
-@pytest.mark.slow
 def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
-    """Standard BRKGA is 0%, and so is the untrained policy, within a point. Measured on the unseen graphs after 120
-    updates: 2.9, 7.8 and 9.2% for seeds 0, 1 and 2; seed 1 is there after 40. As in a real run, the policy is the one
-    that was best on other held-out graphs.
-    """
-    seen, validation, unseen = (
+    """Standard BRKGA is 0%. Measured on the unseen graphs for seeds 0, 1 and 2: before -21 to -13%; after FIGURES."""
+    seen, unseen = (
         [regal_like(first + i, num_ops=30 + 6 * (i % 3)) for i in range(count)]
-        for first, count in ((0, 64), (2000, 32), (1000, 32))
+        for first, count in ((0, 64), (1000, 32))
     )
-    generation = Parameters(population=20, elites=4, mutants=4)  # no hint: a proposal's value shows most there
-    config = RegalConfig(  # as published: it starts as BRKGA
-        evaluations=20, parameters=generation, genes="priorities", hint="none", rounds=1, learning_rate=1e-2
+    config = RegalConfig(
+        evaluations=40,
+        parameters=Parameters(population=20, elites=4, mutants=4),
+        rounds=1,
+        width=16,
+        learning_rate=1e-2,
     )
-    sizes = common_sizes([*seen, *validation, *unseen])
-    training, looked_at, test = (
-        make_instances(graphs, sizes, config.hint_for) for graphs in (seen, validation, unseen)
-    )
+    sizes = common_sizes([*seen, *unseen])
+    training, test = make_instances(config, seen, sizes), make_instances(config, unseen, sizes)
     functions = on_mesh(regal.learner(config), make_mesh(8, jax.devices()[:1]))
     start, updates, key = jax.random.split(jax.random.key(1), 3)
     state, chooser = functions.init(start), np.random.default_rng(1)
-
-    def improvement(params: Any, graphs: Any) -> float:
-        return float(functions.evaluate(params, key, graphs)["improvement"])
-
-    before = improvement(state.params, test)
-    best, params = -np.inf, state.params
-    for step in range(100):
+    before = float(functions.evaluate(state.params, key, test)["improvement"])
+    for step in range(60):
         rows = chooser.choice(len(seen), 8, replace=False)
         batch = jax.tree.map(lambda x, rows=rows: x[rows], training)
         state, _ = functions.update(state, jax.random.fold_in(updates, step), batch)
-        if (step + 1) % 20 == 0 and (score := improvement(state.params, looked_at)) > best:
-            best, params = score, jax.tree.map(np.array, state.params)
-    assert improvement(params, test) > max(before, 0) + 3
+    assert float(functions.evaluate(state.params, key, test)["improvement"]) > max(before, 0) + 3

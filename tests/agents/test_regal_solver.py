@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from search_graphs import random_dag
 
 from graphrl.agents.regal.config import Hint, RegalConfig
-from graphrl.agents.regal.network import Policy, networks, tiny_instance
+from graphrl.agents.regal.network import HintPolicy, Policy
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.problem import Problem, Transfer
-from graphrl.envs.proposal import CodingName, coding, hint, make_instance, observe
+from graphrl.envs.proposal import CodingName, coding, hint, make_instance
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.features import NODE_FEATURES, padded_features
@@ -30,14 +30,14 @@ from graphrl.solvers.chromosomes.brkga import UNIFORM
 from graphrl.solvers.chromosomes.brkga_solver import evolve, solve
 from graphrl.solvers.rules.list_scheduling import quick_schedule, schedule
 
-CONFIG = RegalConfig(rounds=1, width=8, coding="moments", genes="all", hint="none")
+CONFIG = RegalConfig(rounds=1, width=8, placement="independent")
 GRAPH = regal_like(1, num_ops=15)
 PROBLEM = Problem("makespan", 2)
 
 
 def untrained(config: RegalConfig = CONFIG, preferred: int = 0) -> Policy:
     """A policy that chooses option `preferred` everywhere (0 is the uniform of "moments")."""
-    params = jax.jit(networks(config).policy.init)(jax.random.key(0), observe(tiny_instance(config)))
+    params = Policy.initial(config, jax.random.key(0))
     last = params["choices"]["Dense_1"]
     bias = np.zeros((config.problem.devices + 1, 16), np.float32)
     bias[:, preferred] = 100.0  # no two samples are equal
@@ -149,7 +149,7 @@ MEANS = np.array(SHAPES.alpha) / (np.array(SHAPES.alpha) + np.array(SHAPES.beta)
 
 
 def policy(**changes: object) -> Policy:
-    config = dataclasses.replace(RegalConfig(rounds=1, width=8, hint="list"), **changes)  # type: ignore[arg-type]
+    config = dataclasses.replace(HintPolicy.settings(), rounds=1, width=8, **changes)  # type: ignore[arg-type]
     return Policy(config, jax.tree.map(np.asarray, Policy.initial(config, jax.random.key(0))))
 
 

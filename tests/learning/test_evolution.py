@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import choose_action, networks
+from graphrl.agents.regal.network import make_instances
+from graphrl.agents.regal.proposers import RegalInstance, proposer
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instances
+from graphrl.envs.proposal import ProposalEnv
 from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.learning import evolution
 from graphrl.learning.evolution import (
@@ -193,16 +194,16 @@ _CONFIG = RegalConfig(
     width=8,
 )
 _ENV = ProposalEnv(_CONFIG.problem, _CONFIG.evaluations, _CONFIG.parameters, _CONFIG.coding)
-_POLICY = networks(_CONFIG).policy
-_GRAPHS = make_instances([regal_like(seed, num_ops=12) for seed in range(3)], None, None)
+_POLICY = proposer(_CONFIG)
+_GRAPHS = make_instances(_CONFIG, [regal_like(seed, num_ops=12) for seed in range(3)])
 
 
-def _reward(params: Params, key: jax.Array, graph: ProposalInstance) -> jax.Array:
+def _reward(params: Params, key: jax.Array, graph: RegalInstance) -> jax.Array:
     """Reward of one graph by one sample of the policy's proposals."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
-    state, first = _ENV.reset(reset_key, graph)
-    action = choose_action(_CONFIG, action_key, _POLICY.apply(params, first.observation))
-    return _ENV.step(step_key, state, action, graph)[1].reward
+    state, _ = _ENV.reset(reset_key, graph.proposal)
+    action = _POLICY.best(params, action_key, graph).action
+    return _ENV.step(step_key, state, action, graph.proposal)[1].reward
 
 
 def _worth(params: Params, key: jax.Array) -> jax.Array:
@@ -223,6 +224,4 @@ def held_out(params: Params) -> jax.Array:
     return jnp.stack([_worth(params, jax.random.key(seed)) for seed in (2, 3)]).mean()
 
 
-START: Params = _POLICY.init(
-    jax.random.key(0), _ENV.reset(jax.random.key(0), jax.tree.map(lambda leaf: leaf[0], _GRAPHS))[1].observation
-)
+START: Params = _POLICY.init(jax.random.key(0), jax.tree.map(lambda leaf: leaf[0], _GRAPHS))

@@ -15,9 +15,8 @@ from typing import Any
 
 from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy
+from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy, make_instances
 from graphrl.costs.host.lowering import costs_of_lanes
-from graphrl.envs.proposal import make_instances
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
 from graphrl.solvers import auto
@@ -32,7 +31,7 @@ from graphrl.training.agent import Agent
 AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
-    batch=lambda config, graphs, sizes: make_instances(graphs, sizes, config.hint_for),
+    batch=make_instances,
     methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
     opponents=("brkga", "brkga-tuned", "list"),
     calls=(costs_of_lanes,),
@@ -118,7 +117,7 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
             f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
             f"agent.hint={hint}; method {'regal' if hint == 'list' else 'regal-hint'} is for this one"
         )
-    if policy.config.problem.devices != devices:
+    if policy.config.placement == "independent" and policy.config.problem.devices != devices:
         raise ProblemError(
             f"method {task.method!r} has a policy for {policy.config.problem.devices} devices, not for {devices}"
         )

@@ -13,6 +13,7 @@ from graphrl.solvers.chromosomes.brkga import Parameters
 Genes = Literal["all", "priorities"]
 Hint = Literal["list", "none"]
 Encoder = Literal["message-passing", "recurrent"]
+Placement = Literal["sequential", "independent"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,21 +23,25 @@ class RegalConfig:
     Attributes:
       problem: the problem for which plans are made; the policy has outputs for its devices.
       evaluations: number of evaluations per BRKGA run in training: the standard run and one run per action.
+      placement: "sequential" places the ops one after another, each choice given the earlier ones (ours); "independent"
+        makes all choices at once, as in the papers.
       parameters: parameters of BRKGA.
-      coding: encoding of an op's Beta distributions: "moments" (mean and variance jointly, ICLR) or "shapes" (alpha and
-        beta separately, workshop).
-      genes: genes of an op with learned proposals: "all", as in the papers, or "priorities" alone; its affinities to
-        devices are then uniform. Without a hint, affinities learned at few evaluations cost 0.4 to 2.9 points at 5000
-        (synthetic graphs, makespan and peak memory, every policy from which we removed them).
+      coding: encoding of an op's Beta distributions: "moments" (mean and variance jointly, ICLR) or, for placement
+        "independent", "shapes" (alpha and beta separately, workshop).
+      genes: genes of an op with learned proposals: "all", as in the papers, or, for placement "independent",
+        "priorities" alone; its affinities to devices are then uniform. Independent affinities learned at few
+        evaluations cost 0.4 to 2.9 points at 5000 (synthetic graphs, makespan and peak memory, every policy from which
+        we removed them).
       hint: input of the network in addition to REGAL's features: "none", as in the papers; or "list", a plan of list
         scheduling, around which the initial policy then prefers distributions.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: number of message-passing rounds, T; with 0 an op's vector depends only on its own features.
       width: width of all vectors and hidden layers.
       preference: nats by which the initial policy prefers the uniform distribution (with a hint, the one around it) to
-        each other option: without a hint it starts close to standard BRKGA.
+        each other option, so that it starts close to standard BRKGA; for placement "sequential" only of priorities.
       actions: number of actions sampled per graph and update.
       learning_rate: Adam's learning rate.
+      decay_steps: number of updates over which the learning rate falls to a twentieth along a cosine; 0 keeps it.
       max_grad_norm: gradients are clipped to this global norm.
       entropy_coefficient: weight of the entropy bonus in the loss: normalised advantage per nat.
       value_coefficient: weight of the learned baseline's squared error in the loss.
@@ -54,15 +59,17 @@ class RegalConfig:
     problem: Problem = Problem("makespan", 2)
     evaluations: int = 400
     parameters: Parameters = Parameters()
-    coding: CodingName = "shapes"
+    placement: Placement = "sequential"
+    coding: CodingName = "moments"
     genes: Genes = "all"
     hint: Hint = "none"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32
-    preference: float = 3.0
+    preference: float = 2.0
     actions: int = 8
     learning_rate: float = 3e-3
+    decay_steps: int = 0
     max_grad_norm: float = 1.0
     entropy_coefficient: float = 5e-3
     value_coefficient: float = 1.0
@@ -71,9 +78,10 @@ class RegalConfig:
     init_checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        integers = {"evaluations": (1, MAX_COUNT), "rounds": (0, 64), "width": (2, 4096)}
+        integers = {"evaluations": (1, MAX_COUNT), "rounds": (0, 64), "width": (2, 4096), "decay_steps": (0, MAX_COUNT)}
         integers["actions"] = (1 if self.baseline == "learned" else 2, 4096)
         names = {"coding": CodingName, "genes": Genes, "hint": Hint, "encoder": Encoder, "baseline": Baseline}
+        names["placement"] = Placement
         check_ranges(
             self,
             integers=integers,
@@ -81,6 +89,9 @@ class RegalConfig:
             not_below_zero=("preference", "entropy_coefficient", "value_coefficient"),
             options=names,
         )
+        for name, value in (("coding", "moments"), ("genes", "all")) if self.placement == "sequential" else ():
+            if getattr(self, name) != value:
+                raise ProblemError(f"{name} is {getattr(self, name)!r}: must be {value!r} for placement 'sequential'")
         if self.encoder == "recurrent" and self.width % 2:
             raise ProblemError(f"width is {self.width}: must be even for a recurrent encoder, half for each direction")
 

@@ -21,11 +21,12 @@ import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import Policy, choose_action, networks, tiny_instance
+from graphrl.agents.regal.network import Policy, make_instances, tiny_instance
+from graphrl.agents.regal.proposers import RegalInstance, proposer
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Row
-from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instances, observe
+from graphrl.envs.proposal import ProposalEnv
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes
@@ -190,21 +191,21 @@ def _proposing(policy: Policy, graph: ComputationGraph) -> float:
     return median_seconds(lambda: jax.block_until_ready(policy.propose(graph, sizes)))
 
 
-def _untrained(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
+def _untrained(config: RegalConfig, key: jax.Array, batch: RegalInstance, steps: int) -> Any:
     del batch, steps
     return Policy.initial(config, key)
 
 
-def _by_evolution(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
+def _by_evolution(config: RegalConfig, key: jax.Array, batch: RegalInstance, steps: int) -> Any:
     """Trains a policy by evolution; returns the fittest of the last generation."""
-    init_all = jax.vmap(networks(config).policy.init, (0, None))
-    population = init_all(jax.random.split(key, config.actions), observe(tiny_instance(config)))
+    init_all = jax.vmap(proposer(config).init, (0, None))
+    population = init_all(jax.random.split(key, config.actions), tiny_instance(config))
     for step in range(steps):
         fittest, population = _generation(config, jax.random.fold_in(key, step), population, batch)
     return fittest
 
 
-def _by_reinforce(config: RegalConfig, key: jax.Array, batch: ProposalInstance, steps: int) -> Any:
+def _by_reinforce(config: RegalConfig, key: jax.Array, batch: RegalInstance, steps: int) -> Any:
     functions = on_mesh(learner(config), make_mesh(1, jax.devices()[:1]))
     state = functions.init(key)
     for step in range(steps):
@@ -217,7 +218,7 @@ def _trained(settings: Settings, name: str, way: Any, seed: int) -> Path:
     config, graphs, steps = _training(settings)
 
     def make() -> Policy:
-        batch = jax.tree.map(np.asarray, make_instances(load_graphs([graphs]), None, config.hint_for))
+        batch = jax.tree.map(np.asarray, make_instances(config, load_graphs([graphs])))
         params = way(config, jax.random.key(seed), batch, steps)
         return Policy(config, jax.tree.map(np.asarray, params), name)
 
@@ -234,24 +235,24 @@ def _training(settings: Settings) -> tuple[RegalConfig, str, int]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: ProposalInstance) -> tuple[Any, Any]:
+def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: RegalInstance) -> tuple[Any, Any]:
     """Runs one generation: returns the fittest of a population `[m, ...]`, and the next population."""
     play_key, evolve_key = jax.random.split(key)
-    graphs = batch.nodes.shape[0]
+    graphs = batch.proposal.nodes.shape[0]
     play = jax.vmap(functools.partial(_rewards, config, population))
     fitness = play(jax.random.split(play_key, graphs), batch).mean(0)
     fittest = jax.tree.map(lambda leaf: leaf[fitness.argmax()], population)
     return fittest, next_generation(EVOLUTION, evolve_key, Population(population, None), fitness)[0].networks
 
 
-def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: ProposalInstance) -> jax.Array:
+def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: RegalInstance) -> jax.Array:
     """Computes the reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
     env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
-    state, first = env.reset(reset_key, graph)
+    state, _ = env.reset(reset_key, graph.proposal)
 
     def one(params: Any) -> jax.Array:
-        action = choose_action(config, action_key, networks(config).policy.apply(params, first.observation))
-        return env.step(step_key, state, action, graph)[1].reward
+        action = proposer(config).best(params, action_key, graph).action
+        return env.step(step_key, state, action, graph.proposal)[1].reward
 
     return jax.vmap(one)(population)
