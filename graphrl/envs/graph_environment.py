@@ -83,7 +83,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
           GraphrlError: the model cannot be read, names several graphs, or is too large for `to`, or the environment
             cannot decide on it.
         """
-        return _on_device(_first(self._make_instances([self._graph((model, *args) if args else model)], to)))
+        return _on_device(_first(self.make_instances([self._graph((model, *args) if args else model)], to)))
 
     def instances(self, models: Models, to: Any = None) -> Instance:
         """Makes the instances of several models, on the device: a batch with a leading axis g on every array.
@@ -101,7 +101,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         graphs = [graph for model in each for graph in self._graphs(model)]
         if not graphs:
             raise ProblemError("no models: a batch needs at least one")
-        return _on_device(self._make_instances(graphs, to))
+        return _on_device(self.make_instances(graphs, to))
 
     def generator(self, models: Models, to: Any = None) -> Generator[Instance]:
         """Makes a generator that draws from the instances of several models; arguments and errors as in `instances`."""
@@ -133,8 +133,16 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         return self._picture(*self._checked(model, instance, state))
 
     @abc.abstractmethod
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> Instance:
-        """Makes a batch of instances on the host, padded to `to`, or alike."""
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> Instance:
+        """Converts graphs to a batch of instances: NumPy arrays with a leading axis g. `instances` takes any models.
+
+        Args:
+          graphs: the graphs.
+          to: sizes to pad to, as for `instances`; None pads all alike.
+
+        Raises:
+          GraphrlError: a graph is too large for `to`, or the environment cannot decide on it.
+        """
 
     @abc.abstractmethod
     def _plan(self, graph: ComputationGraph, instance: Instance, state: Any) -> Plan | MemoryMap:

@@ -161,7 +161,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
         """See `Environment`."""
         return specs.choices(instance.placed.shape, instance.problem.memories)
 
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> MemoryMapInstance:
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> MemoryMapInstance:
+        """See `GraphEnvironment`."""
         return make_instances([self._problem(graph) for graph in graphs], to)
 
     def _plan(self, graph: ComputationGraph, instance: MemoryMapInstance, state: State) -> MemoryMap:
