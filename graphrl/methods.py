@@ -79,6 +79,7 @@ METHODS: dict[str, str] = {
     "topoformer+": "graphrl.agents.topoformer.agent",
     "go": "graphrl.agents.go.agent",
     "go+": "graphrl.agents.go.agent",
+    "ppo": "graphrl.agents.ppo",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
 KINDS = {

@@ -96,6 +96,12 @@ def add_arguments(parser: Parser) -> None:
         "values", nargs="*", metavar="KEY=VALUE", help="change a setting, for example training.steps=500"
     )
     parser.rest = "values"
+    parser.add_argument(
+        "--env", metavar="ENV", help="of the agent ppo: an id, or module:NAME of your own; short for agent.env=ENV"
+    )
+    parser.add_argument(
+        "--network", metavar="NET", help="of the agent ppo: module:NAME of a function; short for agent.network=NET"
+    )
     parser.add_argument("--config", metavar="FILE", help="file of settings: TOML, or JSON if it ends in .json")
     parser.add_argument(
         "--set",
@@ -132,6 +138,8 @@ def run(args: argparse.Namespace) -> int:
     agent = find_agent(args.agent)
     values = {} if args.config is None else configuration.read_values(args.config)
     values = configuration.merged(values, configuration.parsed([*args.settings, *args.values]))
+    named = {name: getattr(args, name) for name in ("env", "network") if getattr(args, name) is not None}
+    values = configuration.merged(values, {"agent": named} if named else {})
     if args.seed is not None:
         values["seed"] = args.seed
     if args.out == "":  # from --out "$DIR" with DIR unset: it would mean the working directory

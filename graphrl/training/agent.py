@@ -68,6 +68,7 @@ class Agent:
       data, schedule: default settings of the data and of the loop.
       load: names of graph sets -> their graphs, as the agent sees them.
       sizes: graphs -> padded sizes that cover all of them.
+      problem: settings -> the problem, or the chip, for which `graphrl evaluate` compares plans.
       calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
       shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
         graphs, so that a batch is the whole training set.
@@ -82,6 +83,7 @@ class Agent:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     load: Callable[[Sequence[str]], list[ComputationGraph]] = load_graphs
     sizes: Callable[[Sequence[ComputationGraph]], Padded] = common_sizes
+    problem: Callable[[Any], Problem | MemoryChip] = lambda config: config.problem
     calls: tuple[CustomCall, ...] = ()
     shares: Shared = "graphs"
 
