@@ -143,6 +143,8 @@ def parts(config: PpoConfig) -> Parts:
 def _environment(config: PpoConfig) -> Any:
     """Creates the environment, with those of its arguments that are settings."""
     name = f"agent.env={config.env}"
+    if ":" not in config.env and config.env not in registry.registered():
+        raise ProblemError(f"{name}: must be {', '.join(registry.registered())}, or module:NAME of your own")
     build = import_entry_point(config.env, name) if ":" in config.env else registry.find(config.env)
     if not isinstance(build, type) and hasattr(build, "reset"):
         env, accepted = build, set()
@@ -279,8 +281,8 @@ def _check(config: PpoConfig, instance: Any) -> None:
         params = [one.init(key, _zeros(tiny)) for one in networks]
         logits, value = (one.apply(*pair) for one, pair in zip(networks, [(p, observation) for p in params], strict=True))
         expected = jax.tree.map(lambda one: specs.floats((*one.shape, one.num_values)), env.action_spec(instance))
-        specs.validate(expected, logits, "the policy's logits")
-        specs.validate(specs.floats(()), value, "the value")
+        specs.validate(expected, logits, "the policy's output")
+        specs.validate(specs.floats(()), value, "the value network's output")
 
     with _as_one_line(f"agent.env={config.env}"):
         observation = jax.eval_shape(timesteps, jax.random.key(0), instance)
@@ -323,7 +325,8 @@ def problem(config: PpoConfig) -> Problem:
             f"agent.env={config.env} makes no plans to compare: give it problem, a graphrl.Problem, and "
             "plan(graph, instance, state)"
         )
-    return parts(config).env.problem
+    of_plans: Problem = env.problem
+    return of_plans
 
 
 @solver(
@@ -393,8 +396,8 @@ class OpEncoder(nn.Module):
     def _places(self, observation: Any) -> jax.Array:
         mask, order = observation.mask, getattr(observation, "order", None)
         place = jnp.arange(len(mask)) if order is None else jnp.argsort(order)
-        share = place / jnp.maximum(mask.sum(), 1)
-        return jnp.cos(jnp.pi * share[:, None] * jnp.arange(1, self.waves + 1))
+        share = place.astype(jnp.float32) / jnp.maximum(mask.sum(dtype=jnp.float32), 1)
+        return jnp.cos(jnp.pi * share[:, None] * jnp.arange(1, self.waves + 1, dtype=jnp.float32)[None])
 
 
 def _op_rows(observation: Any) -> list[jax.Array]:
