@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -279,7 +279,9 @@ def _check(config: PpoConfig, instance: Any) -> None:
 
     def outputs(key: jax.Array, observation: Any) -> None:
         params = [one.init(key, _zeros(tiny)) for one in networks]
-        logits, value = (one.apply(*pair) for one, pair in zip(networks, [(p, observation) for p in params], strict=True))
+        logits, value = (
+            one.apply(*pair) for one, pair in zip(networks, [(p, observation) for p in params], strict=True)
+        )
         expected = jax.tree.map(lambda one: specs.floats((*one.shape, one.num_values)), env.action_spec(instance))
         specs.validate(expected, logits, "the policy's output")
         specs.validate(specs.floats(()), value, "the value network's output")
@@ -390,7 +392,9 @@ class OpEncoder(nn.Module):
         x = nn.Dense(self.width)(jnp.concatenate([*_op_rows(observation), self._places(observation)], 1))
         for _ in range(self.rounds):
             mean = jnp.broadcast_to(mean_of(x, mask), x.shape)
-            x = x + MLP(self.width, self.width)(nn.LayerNorm()(jnp.concatenate([x, mean, *_neighbours(observation, x)], 1)))
+            x = x + MLP(self.width, self.width)(
+                nn.LayerNorm()(jnp.concatenate([x, mean, *_neighbours(observation, x)], 1))
+            )
         return nn.LayerNorm()(x)
 
     def _places(self, observation: Any) -> jax.Array:

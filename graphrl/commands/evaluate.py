@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model, print_json
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", metavar="MODEL", nargs="*", default=[], help="file, folder or set of graphs (default: data.test)"
     )
     parser.add_argument("--dataset", action="append", default=[], metavar="MODEL", help="one more MODEL (repeatable)")
-    evaluations = "the agent's evaluations, by default 400 for REGAL, 100,000 for Topoformer, 4,000 for EGRL"
+    evaluations = "those of the run: 400 for REGAL, 1,000 for GO and PPO, 4,000 for EGRL, 100,000 for Topoformer"
     methods = "methods to compare with, for example list,brkga (default: classical methods for the agent's problem)"
     compare.add_runs(parser, methods, default=evaluations)
     add_model(parser)
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     info = read(path).info  # all of it, so that a broken checkpoint fails here instead of missing in the table
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
-    problem = agent.problem(config.agent)
+    problem: Any = agent.problem(config.agent)
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     is_map = isinstance(problem, MemoryChip)

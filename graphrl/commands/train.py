@@ -35,6 +35,7 @@ EXAMPLES = """agents:
   topoformer  orders of one device for the least peak memory
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
+  ppo         PPO in any environment (--env) with any networks (--network)
   your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"
 
 settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
@@ -84,6 +85,8 @@ examples:
   graphrl train go agent.learning=imitation --out out/imitated
   graphrl train go agent.init_checkpoint=out/imitated --out out/go
       train GO by imitation, then by reinforcement learning
+  graphrl train ppo --env my_module:Env --network my_module:network --out out/mine
+      train PPO in your own environment with your own networks (graphrl.agents.ppo says what both have to be)
   graphrl train egrl data.train=workloads:resnet50 training.steps=200 --out out/egrl
       train EGRL to assign the tensors of ResNet-50 to the memories of a chip
 """

@@ -89,7 +89,8 @@ def test_an_own_subclass_is_compared(
         assert timestep.observation.action_mask[action]
         state, timestep = env.step(jax.random.key(0), state, action, instance)
     plan = graphrl.optimize(graph, method="ppo:checkpoint=run", evaluations=1)
-    assert [step.op for step in plan.order] == [graph.ops[op].name for op in state.order[: len(graph.ops)]]
+    _, order = plan.decisions(graph)
+    assert order.tolist() == state.order[: len(graph.ops)].tolist()
     assert (plan.method, plan.evaluations, plan.value) == ("ppo", 1, float(timestep.info["peak"]))
     with pytest.raises(ProblemError, match="method 'ppo' has a policy for Problem"):
         graphrl.optimize(graph, method="ppo:checkpoint=run", objective="makespan", devices=2, evaluations=1)
@@ -139,7 +140,10 @@ def test_the_default_learns_and_makes_plans(tmp_path: Path, capsys: pytest.Captu
         (("--network", "own_environment:only_policy"), "returns a Network: must return graphrl.learning.ppo.Policy"),
         (("--network", "own_environment:failing"), "agent.network=own_environment:failing: RuntimeError: no weights"),
         (("--network", "own_environment:three_options"), "the policy's output has shape (3,) and dtype float32: must"),
-        (("--network", "own_environment:two_values"), "the value network's output has shape (2,) and dtype float32: must be ()"),
+        (
+            ("--network", "own_environment:two_values"),
+            "the value network's output has shape (2,) and dtype float32: must be ()",
+        ),
         (("agent.ppo.environments=3", "agent.ppo.minibatches=2"), "minibatches is 2: must divide steps * environ"),
     ],
 )

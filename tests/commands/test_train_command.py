@@ -94,7 +94,7 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     file.write_text("")
     old.mkdir(parents=True)
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
-    agents = "egrl, gdp, go, regal, regal-hint, topoformer, tiny"
+    agents = "egrl, gdp, go, ppo, regal, regal-hint, topoformer, tiny"
     for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),

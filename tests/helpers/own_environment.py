@@ -46,9 +46,7 @@ class Balance:
         state = State(jnp.int32(0), jnp.zeros(2))
         return state, self._observe(state, instance)
 
-    def step(
-        self, key: jax.Array, state: State, action: jax.Array, instance: Instance
-    ) -> tuple[State, TimeStep[View]]:
+    def step(self, key: jax.Array, state: State, action: jax.Array, instance: Instance) -> tuple[State, TimeStep[View]]:
         state = State(state.op + 1, state.load.at[action].add(instance.runtime[state.op]))
         return state, self._observe(state, instance)
 
@@ -124,9 +122,7 @@ class OtherView(Balance):
 
 
 class OtherState(Balance):
-    def step(
-        self, key: jax.Array, state: State, action: jax.Array, instance: Instance
-    ) -> tuple[State, TimeStep[View]]:
+    def step(self, key: jax.Array, state: State, action: jax.Array, instance: Instance) -> tuple[State, TimeStep[View]]:
         state, timestep = super().step(key, state, action, instance)
         return state._replace(op=state.op.astype(jnp.float32)), timestep
 
