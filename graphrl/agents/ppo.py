@@ -268,7 +268,10 @@ def _check(config: PpoConfig, instance: Any) -> None:
 
     def timesteps(key: jax.Array, instance: Any) -> Any:
         state, first = env.reset(key, instance)
-        action = specs.sample(env.action_spec(instance), key)
+        spec = env.action_spec(instance)
+        if any(one.num_values and one.minimum for one in jax.tree.leaves(spec)):
+            raise GraphrlError("action_spec: options must count from 0, as those of specs.choices")
+        action = specs.sample(spec, key)
         after, last = env.step(key, state, action, instance)
         for timestep in (first, last):
             validate_timestep(env, timestep, instance)

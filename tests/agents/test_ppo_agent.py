@@ -132,6 +132,8 @@ def test_the_default_learns_and_makes_plans(tmp_path: Path, capsys: pytest.Captu
         (("--env", "own_environment:NoLeadingAxis"), "every array must have a leading axis of 1, the graphs"),
         (("--env", "own_environment:OtherView"), "observation.load has shape (2,)"),
         (("--env", "own_environment:OtherState"), "state has other arrays, shapes or dtypes after step"),
+        (("--env", "own_environment:FromOne"), "options must count from 0, as those of specs.choices"),
+        (("--env", "own_environment:Continuous"), "has no number of values: only bounded integers have one"),
         (("--env", "own_environment:Endless"), "an episode must end within 10,000 random actions"),
         (("--env", "Ordering-v0", "agent.problem.devices=3"), "agent.env=Ordering-v0 has no argument problem"),
         (("--env", "own_environment:Balance"), "this network is for observations with mask, and graph or nodes"),

@@ -127,6 +127,16 @@ class OtherState(Balance):
         return state._replace(op=state.op.astype(jnp.float32)), timestep
 
 
+class FromOne(Balance):
+    def action_spec(self, instance: Instance) -> specs.ArraySpec:
+        return specs.integers((), 1, 2)
+
+
+class Continuous(Balance):
+    def action_spec(self, instance: Instance) -> specs.ArraySpec:
+        return specs.floats((2,))
+
+
 class Endless(Balance):
     def _observe(self, state: State, instance: Instance) -> TimeStep[View]:
         return dataclasses.replace(super()._observe(state, instance), terminated=jnp.asarray(False))
