@@ -77,8 +77,8 @@ class PpoConfig:
       env: the environment: an id such as Compile-v0, or module:NAME of a class, a function without arguments or an
         object. Modules are found in the working directory too.
       network: module:NAME of a function from the environment to `ppo.PolicyValue`, its networks.
-      ppo: see `PpoSettings`. A roll-out has at least as many steps as the longest episode of the largest training
-        graphs, so that episodes end.
+      ppo: see `PpoSettings`. A roll-out has at least as many steps as the longest episode with random actions on the
+        largest training graphs, so that episodes end.
       problem: the problem for which plans are made, for environments with an argument `problem`.
       evaluations: number of evaluations of every method in `graphrl evaluate`, and of a search of environments with an
         argument `evaluations`.
@@ -166,12 +166,13 @@ def _environment(config: PpoConfig) -> Any:
 
 @contextlib.contextmanager
 def _as_one_line(name: str) -> Iterator[None]:
-    """Context manager that converts errors of a user's code to a `GraphrlError` of one line."""
+    """Context manager that converts errors of a user's code to a `GraphrlError` of one line that starts with `name`."""
     try:
         yield
+    except GraphrlError as error:
+        raise type(error)(f"{name}: {error}") from error
     except Exception as error:  # a user's code may fail in any way
-        text = str(error) if isinstance(error, GraphrlError) else one_line(error)
-        raise GraphrlError(f"{name}: {text}") from error
+        raise GraphrlError(f"{name}: {one_line(error)}") from error
 
 
 def _instances(env: Any, graphs: Sequence[ComputationGraph], to: Any) -> Any:

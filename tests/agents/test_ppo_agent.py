@@ -8,19 +8,25 @@ from pathlib import Path
 
 import chex
 import jax
-import own_environment
+import numpy as np
 import pytest
 from command_line import fault
 
 import graphrl
-from graphrl.agents.ppo import Policy, parts
+from graphrl.agents.ppo import AGENT, Policy, parts
 from graphrl.cli import main
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.padding import roomy_sizes
+from graphrl.learning.learner import on_mesh
 from graphrl.learning.ppo.settings import likeliest
+from graphrl.mesh import make_mesh
+from graphrl.training import devices
 from graphrl.training.checkpoints import Checkpoints, find, read
+from graphrl.training.config import parsed
+from graphrl.training.run import run_config, run_data
 
+NETWORKS = "network=own_environment:networks"
 BALANCE = ("--env", "own_environment:Balance", "--network", "own_environment:networks")
 FEW = ("data.train=layered:8x8@100", "data.validation=layered:8x4", "data.test=layered:8x2@50", "data.graphs=4")
 QUICK = (*FEW, "agent.ppo.environments=4")
@@ -55,6 +61,20 @@ def test_a_run_is_resumed(tmp_path: Path) -> None:
     chex.assert_trees_all_equal(*states)
 
 
+@pytest.mark.parametrize("env", ["Balance", "Bandit"])
+def test_one_device_is_two_devices(env: str) -> None:
+    config = run_config(AGENT, parsed([f"agent.env=own_environment:{env}", f"agent.{NETWORKS}", *QUICK]))
+    results = []
+    for count in (1, 2):
+        mesh = make_mesh(4, jax.devices()[:count])
+        data = run_data(AGENT, config, mesh)
+        learner = on_mesh(AGENT.learner(config.agent, mesh, data), mesh)
+        batch = devices.shard(data.batch(1).rows, mesh, 4)
+        state, metrics = learner.update(learner.init(jax.random.key(0)), jax.random.key(1), batch)
+        results.append((state.params, metrics, learner.evaluate(state.params, jax.random.key(2), batch)))
+    chex.assert_trees_all_close(*jax.tree.map(np.asarray, results), rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A module `mine` in the working directory, which is not on the path."""
@@ -66,6 +86,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     parts.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_module")
 def test_an_own_subclass_is_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -161,6 +182,5 @@ def test_faults_are_one_line(
     assert text in err
 
 
-def test_other_agents_have_no_environments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_agents_have_no_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no setting 'agent.env'" in fault(capsys, "train", "regal", "--env", "Compile-v0")[1]
-    assert own_environment.networks(None).value.init is not None

@@ -76,6 +76,14 @@ def networks(env: Any) -> ppo.PolicyValue:
     return ppo.PolicyValue(network(Perceptron(2)), network(Perceptron(1)))
 
 
+class Bandit(Balance):
+    """Ends after the first op; the reward is higher for the second device."""
+
+    def _observe(self, state: State, instance: Instance) -> TimeStep[View]:
+        timestep = super()._observe(state, instance)
+        return dataclasses.replace(timestep, reward=state.load[1], terminated=state.op > 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class LivePeaks(OrderingEnv):
     """`Ordering-v0` with a reward in every step: minus the growth of the peak."""
