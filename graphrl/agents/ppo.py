@@ -5,13 +5,14 @@
 
 - An environment is an id, or "module:NAME" of a class, a function without arguments, or an object. It follows the
   contract of `graphrl.envs.base`, and has `make_instances(graphs, to)`: a batch of instances of graphs, arrays with a
-  leading axis, padded to the sizes `to` (`graphs.padding.Sizes`; `to.ops` is the number of ops).
+  leading axis, padded to the sizes `to` (`graphs.padding.Sizes`; `to.ops` is the number of ops). Methods `load(names)`
+  and `sizes(graphs)`, if it has them, replace how graphs are loaded and sizes chosen.
 - A network is "module:NAME" of a function: environment -> `ppo.PolicyValue`, a policy network (logits with the
   action's structure and a last axis of options) and a value network. The shapes of their parameters must not depend on
   the size of the graph. Options that the observation's `action_mask` forbids are never drawn. `graph_network` is the
   default.
-- The greedy policy makes the plans of the method "ppo", if the environment has `problem`, a `Problem`, and
-  `plan(graph, instance, state)`, as those of graphrl have.
+- The greedy policy makes the plans of the method "ppo", if the environment has `problem`, a `Problem` (or a
+  `MemoryChip`), and `plan(graph, instance, state)`, as those of graphrl have.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -29,12 +30,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from graphrl.costs.host.lowering import costs_of_lanes
+from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.envs import registry, specs
 from graphrl.envs.base import TimeStep, sample_action, validate_timestep
 from graphrl.envs.compile.compiled_features import features_of_schedules
-from graphrl.envs.memory_map import MemoryMapEnv
 from graphrl.errors import GraphrlError, ProblemError, import_entry_point, one_line
+from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import FROM_DEPENDENCY, FROM_REDUCTION
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import common_sizes, roomy_sizes
@@ -47,7 +49,9 @@ from graphrl.networks.base import MLP, mean_of, network
 from graphrl.networks.encoders import neighbour_mean
 from graphrl.networks.heads import GraphValue
 from graphrl.plan import Plan
+from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Task
+from graphrl.solvers.maps.task import MapTask, map_solver
 from graphrl.solvers.solver import solver
 from graphrl.training import agent
 from graphrl.training.agent import Agent, tiny_graph
@@ -119,7 +123,7 @@ def parts(config: PpoConfig) -> Parts:
     env = _environment(config)
     with _as_one_line(f"agent.env={config.env}"):
         tiny = [tiny_graph()]
-        one = _first(_instances(env, tiny, common_sizes(tiny)))
+        one = _first(_instances(env, tiny, _sizes(env, tiny)))
         observation = jax.eval_shape(env.reset, jax.random.key(0), one)[1].observation
     name = f"agent.network={config.network}"
     create = import_entry_point(config.network, name)
@@ -154,8 +158,6 @@ def _environment(config: PpoConfig) -> Any:
             env = build(**{option: getattr(config, option) for option in accepted})
     else:
         raise GraphrlError(f"{name} is of type {type(build).__name__}: must be a class or an environment")
-    if isinstance(env, MemoryMapEnv):
-        raise ProblemError(f"{name} makes memory maps of layers: train the agent egrl for it")
     methods = ("reset", "step", "observation_spec", "action_spec", "make_instances")
     if missing := [method for method in methods if not hasattr(env, method)]:
         raise GraphrlError(f"{name} has no {' and no '.join(missing)}: must have {', '.join(methods)}")
@@ -188,6 +190,10 @@ def _instances(env: Any, graphs: Sequence[ComputationGraph], to: Any) -> Any:
     return batch
 
 
+def _sizes(env: Any, graphs: Sequence[ComputationGraph]) -> Any:
+    return env.sizes(graphs) if hasattr(env, "sizes") else common_sizes(graphs)
+
+
 def _first(batch: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0, ...], batch)
 
@@ -197,6 +203,13 @@ def batch(config: PpoConfig, graphs: Sequence[ComputationGraph], to: Any) -> Any
     env = parts(config).env
     with _as_one_line(f"agent.env={config.env}"):
         return _instances(env, graphs, to)
+
+
+def load(config: PpoConfig, names: Sequence[str]) -> list[ComputationGraph]:
+    """Loads graphs by the names of their sets; see `Agent`."""
+    env = parts(config).env
+    graphs: list[ComputationGraph] = env.load(names) if hasattr(env, "load") else load_graphs(names)
+    return graphs
 
 
 # The learner
@@ -311,6 +324,11 @@ class Policy(agent.Policy[PpoConfig]):
     network: ClassVar[str] = "network, environment and problem"
     settings = staticmethod(PpoConfig)
 
+    @classmethod
+    def default(cls, problem: Any) -> Self:
+        """Raises GraphrlError: the package ships no policy."""
+        raise GraphrlError("graphrl ships no policy of this agent: name one, as in ppo:checkpoint=PATH")
+
     @staticmethod
     def initial(config: PpoConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
@@ -319,20 +337,47 @@ class Policy(agent.Policy[PpoConfig]):
             return networks.policy.init(key, _zeros(observation))
 
 
-def problem(config: PpoConfig) -> Problem:
-    """Returns the problem of the environment's plans; see `Agent`.
+def problem(config: PpoConfig) -> Problem | MemoryChip:
+    """Returns the problem of the environment's plans, or the chip of its maps; see `Agent`.
 
     Raises:
       ProblemError: the environment makes no plans.
     """
     env = parts(config).env
-    if not isinstance(getattr(env, "problem", None), Problem) or not hasattr(env, "plan"):
+    if not isinstance(getattr(env, "problem", None), Problem | MemoryChip) or not hasattr(env, "plan"):
         raise ProblemError(
             f"agent.env={config.env} makes no plans to compare: give it problem, a graphrl.Problem, and "
             "plan(graph, instance, state)"
         )
-    of_plans: Problem = env.problem
+    of_plans: Problem | MemoryChip = env.problem
     return of_plans
+
+
+def _greedy(config: PpoConfig, params: Any, graph: ComputationGraph, to: Any, seed: int) -> Any:
+    """Plays an episode with the most likely actions; returns the environment's plan of it."""
+    env, _, _, play = parts(config)
+    instance = _first(batch(config, [graph], to))
+    episode = play(params, instance, jax.random.key(seed))
+    with _as_one_line(f"agent.env={config.env}"):
+        return env.plan(graph, instance, episode.state)
+
+
+def _config_for(policy: Policy, wanted: Problem | MemoryChip) -> PpoConfig:
+    """Returns the settings for another problem, if the policy supports it.
+
+    Raises:
+      GraphrlError: it does not.
+    """
+    own = problem(policy.config)
+    if own == wanted:
+        return policy.config
+    if isinstance(wanted, Problem):
+        with contextlib.suppress(GraphrlError):  # the environment has no problem as an argument, or not this one
+            config = dataclasses.replace(policy.config, problem=wanted)
+            if problem(config) == wanted and Policy.fits(policy.params, config):
+                return config
+    names = (getattr(one, "name", one) for one in (own, wanted))  # chips have names
+    raise ProblemError("method 'ppo' has a policy for {}, not for {}".format(*names))
 
 
 @solver(
@@ -351,19 +396,20 @@ def solve(task: Task, *, checkpoint: str = "") -> Plan:
       GraphrlError: the checkpoint or its modules cannot be read, or its environment makes no plans for this problem.
     """
     policy = Policy.load_or_default(task.problem, checkpoint)
-    config = policy.config
-    if problem(config) != task.problem:
-        config = dataclasses.replace(config, problem=task.problem)
-        if problem(config) != task.problem or not Policy.fits(policy.params, config):
-            raise ProblemError(f"method 'ppo' has a policy for {problem(policy.config)}, not for {task.problem}")
+    config = _config_for(policy, task.problem)
     if task.budget.evaluations is not None:
         config = dataclasses.replace(config, evaluations=task.budget.evaluations)
-    env, play = parts(config).env, parts(config).play
-    instance = _first(batch(config, [task.graph], task.sizes or roomy_sizes(task.graph)))
-    episode = play(policy.params, instance, jax.random.key(task.seed))
-    with _as_one_line(f"agent.env={config.env}"):
-        plan = env.plan(task.graph, instance, episode.state)
+    plan = _greedy(config, policy.params, task.graph, task.sizes or roomy_sizes(task.graph), task.seed)
     return task.answer(task.as_answer(plan, plan.evaluations))
+
+
+@map_solver("ppo", "the map of a policy's most likely actions in the environment of `graphrl train ppo`")
+def solve_map(task: MapTask, *, checkpoint: str = "") -> MemoryMap:
+    """Plays one episode with the most likely actions. Args and errors: as `solve`."""
+    policy = Policy.load_or_default(None, checkpoint)
+    config, graph = _config_for(policy, task.problem.chip), task.problem.graph
+    made = _greedy(config, policy.params, graph, _sizes(parts(config).env, [graph]), task.seed)
+    return task.answer(dataclasses.replace(made, method=task.method, seconds=task.seconds, seed=task.seed))
 
 
 # The default network
@@ -427,8 +473,11 @@ def _neighbours(observation: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     if hasattr(observation, "graph"):
         ends = observation.graph.senders, observation.graph.receivers
         return neighbour_mean(x, *ends), neighbour_mean(x, *reversed(ends))
-    relation = observation.relation
-    reads = ((relation == FROM_REDUCTION) | (relation == FROM_DEPENDENCY)).astype(jnp.float32)  # [receiver, sender]
+    if hasattr(observation, "reads"):
+        reads = observation.reads  # [receiver, sender]
+    else:
+        reads = (observation.relation == FROM_REDUCTION) | (observation.relation == FROM_DEPENDENCY)
+    reads = reads.astype(jnp.float32)
     before, after = (edges @ x / jnp.maximum(edges.sum(1, keepdims=True), 1) for edges in (reads, reads.T))
     return before, after
 
@@ -461,7 +510,9 @@ AGENT = Agent(
     learner=learner,
     batch=batch,
     methods=lambda _: ("ppo",),
-    opponents=("list", "brkga", "auto"),
+    opponents=("list", "brkga", "auto", "compiler"),
+    load=load,
+    sizes=lambda config, graphs: _sizes(parts(config).env, graphs),
     data=DataConfig(
         train=("layered:20x512@10000",),
         validation=("layered:20x32@5000",),

@@ -3,17 +3,21 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
+from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import enable_compilation_cache, quote_path
-from graphrl.methods import find_map_solver, find_solver
+from graphrl.methods import MAP_METHODS, METHODS, find_map_solver, find_solver
 from graphrl.optimize import make_budget
 from graphrl.units import format_seconds
+
+if TYPE_CHECKING:
+    from graphrl.training.agent import Agent
 
 _PLAN_OPTIONS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # not for memory maps
 
@@ -21,8 +25,8 @@ DESCRIPTION = """Compare a trained agent with classical methods on held-out grap
 
 It prints the table of `graphrl compare`, for the problem that the agent was trained for. CHECKPOINT is the folder of a
 run of `graphrl train`, whose best checkpoint is used, or the folder of one checkpoint. MODEL is a file, a folder or a
-set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL, graphs are coarsened to layers,
-and the table compares memory maps. A file that cannot be read is reported and left out."""
+set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL and PPO on
+MemoryMap-v0, graphs are coarsened to layers, and the table compares memory maps. A file that cannot be read is reported and left out."""
 
 EXAMPLES = """examples:
   graphrl evaluate out/regal
@@ -66,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     is_map = isinstance(problem, MemoryChip)
-    solvable = (name for name in agent.opponents if is_map or problem.objective in find_solver(name).objectives)
-    opponents = tuple(solvable) if args.methods is None else args.methods
+    opponents = _opponents(agent, problem) if args.methods is None else args.methods
     args.methods = (*agent_methods, *opponents)
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
@@ -77,6 +80,14 @@ def run(args: argparse.Namespace) -> int:
     args.baseline = args.baseline or opponents[0]
     vars(args).update(dataclasses.asdict(problem))
     return compare.run(args, names)
+
+
+def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:
+    """Returns the agent's opponents that support a problem."""
+    if isinstance(problem, MemoryChip):
+        return tuple(name for name in agent.opponents if name in MAP_METHODS)
+    plans = (name for name in agent.opponents if name in METHODS or name not in MAP_METHODS)
+    return tuple(name for name in plans if problem.objective in find_solver(name).objectives)
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:

@@ -24,7 +24,7 @@ from graphrl.envs import specs
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.datasets.sets import Model, load_graphs, model_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, pad
+from graphrl.graphs.padding import PaddedGraph, common_sizes, pad
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 
@@ -107,6 +107,14 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         """Makes a generator that draws from the instances of several models; arguments and errors as in `instances`."""
         return Generator(self.instances(models, to))
 
+    def load(self, names: Sequence[str]) -> list[ComputationGraph]:
+        """Loads the graphs of paths and names, see above. Raises GraphrlError for one that cannot be read."""
+        return load_graphs(names)
+
+    def sizes(self, graphs: Sequence[ComputationGraph]) -> Any:
+        """Returns the smallest bucket of sizes that covers all of the graphs, for `to`."""
+        return common_sizes(graphs)
+
     def sample_action(self, key: jax.Array, observation: Any) -> Any:
         """Draws a random action that the observation's `action_mask` allows, uniformly for each choice."""
         return specs.sample_masked(observation.action_mask, key)
@@ -155,7 +163,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
     def _graphs(self, model: Model | Called) -> list[ComputationGraph]:
         """Loads the graphs that a model names."""
         if isinstance(model, str | os.PathLike):
-            return load_graphs([os.fspath(model)])
+            return self.load([os.fspath(model)])
         return [model_graph(*model) if isinstance(model, tuple) else model_graph(model)]
 
     def _graph(self, model: Model | Called) -> ComputationGraph:

@@ -139,11 +139,26 @@ def test_the_default_learns_and_makes_plans(tmp_path: Path, capsys: pytest.Captu
     assert methods["ppo"]["failed"] == 0
 
 
+@pytest.mark.slow
+def test_memory_maps_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, names = tmp_path / "run", ("resnet50", "mobilenet", "mobilenetv2", "gpt2")
+    models = [f"zoo:{name}/inference/b1/jaxpr" for name in names]
+    data = f"data.train={','.join(models[:2])}", f"data.validation={','.join(models[2:])}", "data.graphs=2"
+    assert train(run, "--env", "MemoryMap-v0", *data, "agent.ppo.environments=2", "training.steps=1") == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), models[2], "--evaluations", "50"]) == 0
+    printed = capsys.readouterr().out
+    for method in ("ppo", "brkga", "auto", "compiler"):
+        assert re.search(rf"^ ?{method} ", printed, re.MULTILINE), printed
+    code, err = fault(capsys, "optimize", "layered:8@1", "--method", f"ppo:checkpoint={run}", "--evaluations", "1")
+    assert code == 2
+    assert "method 'ppo' has a policy for nnp-i" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("--env", "Compile"), "agent.env=Compile: must be Compile-v0, MemoryMap-v0,"),
-        (("--env", "MemoryMap-v0"), "makes memory maps of layers: train the agent egrl for it"),
         (("--env", "no_such_module:Env"), "agent.env=no_such_module:Env cannot be imported: ModuleNotFoundError"),
         (("--env", "own_environment:Balances"), "module 'own_environment' has no 'Balances': the nearest"),
         (("--env", "own_environment.py"), "agent.env=own_environment.py: must be Compile-v0"),
