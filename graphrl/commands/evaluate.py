@@ -25,8 +25,8 @@ DESCRIPTION = """Compare a trained agent with classical methods on held-out grap
 
 It prints the table of `graphrl compare`, for the problem that the agent was trained for. CHECKPOINT is the folder of a
 run of `graphrl train`, whose best checkpoint is used, or the folder of one checkpoint. MODEL is a file, a folder or a
-set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL and PPO on
-MemoryMap-v0, graphs are coarsened to layers, and the table compares memory maps. A file that cannot be read is reported and left out."""
+set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL, and PPO in MemoryMap-v0, graphs
+are coarsened to layers, and the table compares memory maps. A file that cannot be read is reported and left out."""
 
 EXAMPLES = """examples:
   graphrl evaluate out/regal

@@ -138,7 +138,7 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
-        ("egg", "unknown method 'egg': the nearest of 12 known are egrl"),
+        ("egg", "unknown method 'egg': the nearest of 13 known are egrl"),
         ("brkga:population=1", "elites must be from 1"),
         ("anneal:cold=1", "cold at most hot"),
         ("local-search:patience=0", "patience is 0: must be at least 1"),
