@@ -164,7 +164,8 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
         raise ProblemError(
             "--distributed divides a batch, but this agent needs all graphs in each process: leave it out"
         )
-    build, load, common = (functools.partial(part, config.agent) for part in (agent.batch, agent.load, agent.sizes))
+    build = functools.partial(agent.batch, config.agent)
+    load, common = functools.partial(agent.load, config.agent), functools.partial(agent.sizes, config.agent)
     return Data(config.data, config.seed, build, own, load=load, common=common, shared=agent.shares)
 
 
