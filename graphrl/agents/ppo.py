@@ -39,7 +39,7 @@ from graphrl.errors import GraphrlError, ProblemError, import_entry_point, one_l
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.features import FROM_DEPENDENCY, FROM_REDUCTION
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import common_sizes, roomy_sizes
+from graphrl.graphs.padding import Sizes, common_sizes, roomy_sizes
 from graphrl.learning import learner as learning
 from graphrl.learning import ppo
 from graphrl.learning.learner import MAX_COUNT, Learner, LearnerState, check_ranges
@@ -295,10 +295,7 @@ def _check(config: PpoConfig, instance: Any) -> None:
         return first.observation
 
     def outputs(key: jax.Array, observation: Any) -> None:
-        params = [one.init(key, _zeros(tiny)) for one in networks]
-        logits, value = (
-            one.apply(*pair) for one, pair in zip(networks, [(p, observation) for p in params], strict=True)
-        )
+        logits, value = (one.apply(one.init(key, _zeros(tiny)), observation) for one in networks)
         expected = jax.tree.map(lambda one: specs.floats((*one.shape, one.num_values)), env.action_spec(instance))
         specs.validate(expected, logits, "the policy's output")
         specs.validate(specs.floats(()), value, "the value network's output")
@@ -399,7 +396,10 @@ def solve(task: Task, *, checkpoint: str = "") -> Plan:
     config = _config_for(policy, task.problem)
     if task.budget.evaluations is not None:
         config = dataclasses.replace(config, evaluations=task.budget.evaluations)
-    plan = _greedy(config, policy.params, task.graph, task.sizes or roomy_sizes(task.graph), task.seed)
+    to = _sizes(parts(config).env, [task.graph])
+    if isinstance(to, Sizes):  # larger ones, which graphs share: fewer programs
+        to = task.sizes or roomy_sizes(task.graph)
+    plan = _greedy(config, policy.params, task.graph, to, task.seed)
     return task.answer(task.as_answer(plan, plan.evaluations))
 
 
