@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +36,6 @@ from graphrl.envs.base import TimeStep, sample_action, validate_timestep
 from graphrl.envs.compile.compiled_features import features_of_schedules
 from graphrl.errors import GraphrlError, ProblemError, import_entry_point, one_line
 from graphrl.graphs.datasets.sets import load_graphs
-from graphrl.graphs.features import FROM_DEPENDENCY, FROM_REDUCTION
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes, roomy_sizes
 from graphrl.learning import learner as learning
@@ -45,9 +43,9 @@ from graphrl.learning import ppo
 from graphrl.learning.learner import MAX_COUNT, Learner, LearnerState, check_ranges
 from graphrl.learning.ppo import PolicyValue, PpoSettings
 from graphrl.learning.ppo.settings import masked
-from graphrl.networks.base import MLP, mean_of, network
-from graphrl.networks.encoders import neighbour_mean
-from graphrl.networks.heads import GraphValue
+from graphrl.networks.base import network
+from graphrl.networks.encoders import OpEncoder
+from graphrl.networks.heads import GraphValue, OpLogits
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 from graphrl.solvers.base import Task
@@ -410,93 +408,6 @@ def solve_map(task: MapTask, *, checkpoint: str = "") -> MemoryMap:
     config, graph = _config_for(policy, task.problem.chip), task.problem.graph
     made = _greedy(config, policy.params, graph, _sizes(parts(config).env, [graph]), task.seed)
     return task.answer(dataclasses.replace(made, method=task.method, seconds=task.seconds, seed=task.seed))
-
-
-# The default network
-
-
-class OpEncoder(nn.Module):
-    """Embeds the ops of a graph by rounds of messages along the edges and against them, with a residual connection.
-
-    Inputs are all arrays of the observation with a row for each op: features, legal actions, last choices. Waves of the
-    place in the order distinguish ops with equal features.
-
-    Attributes:
-      width: width of all vectors, w.
-      rounds: number of rounds.
-      waves: number of waves.
-    """
-
-    width: int = 64
-    rounds: int = 3
-    waves: int = 16
-
-    @nn.compact
-    def __call__(self, observation: Any) -> jax.Array:
-        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
-        if not hasattr(observation, "mask") or not (hasattr(observation, "nodes") or hasattr(observation, "graph")):
-            raise ProblemError(
-                "this network is for observations with mask, and graph or nodes: name your own, module:function"
-            )
-        mask = observation.mask
-        x = nn.Dense(self.width)(jnp.concatenate([*_op_rows(observation), self._places(observation)], 1))
-        for _ in range(self.rounds):
-            mean = jnp.broadcast_to(mean_of(x, mask), x.shape)
-            x = x + MLP(self.width, self.width)(
-                nn.LayerNorm()(jnp.concatenate([x, mean, *_neighbours(observation, x)], 1))
-            )
-        return nn.LayerNorm()(x)
-
-    def _places(self, observation: Any) -> jax.Array:
-        mask, order = observation.mask, getattr(observation, "order", None)
-        place = jnp.arange(len(mask)) if order is None else jnp.argsort(order)
-        share = place.astype(jnp.float32) / jnp.maximum(mask.sum(dtype=jnp.float32), 1)
-        return jnp.cos(jnp.pi * share[:, None] * jnp.arange(1, self.waves + 1, dtype=jnp.float32)[None])
-
-
-def _op_rows(observation: Any) -> list[jax.Array]:
-    """Returns the arrays of an observation with a row for each op, `[n, k]` float32 each."""
-    masks, n = observation.action_mask, len(observation.mask)
-    rows = [observation.nodes if hasattr(observation, "nodes") else observation.graph.nodes[:-1]]
-    rows += jax.tree.leaves((masks, getattr(observation, "plan_features", None)))
-    rows += [observation.scheduled] if hasattr(observation, "scheduled") else []
-    if hasattr(observation, "previous"):
-        rows += [
-            jax.nn.one_hot(choice, mask.shape[-1])
-            for choice, mask in zip(jax.tree.leaves(observation.previous), jax.tree.leaves(masks), strict=True)
-        ]
-    return [row.reshape(n, -1).astype(jnp.float32) for row in rows]
-
-
-def _neighbours(observation: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the mean over each op's predecessors and over its successors: `[n, w]` each."""
-    if hasattr(observation, "graph"):
-        ends = observation.graph.senders, observation.graph.receivers
-        return neighbour_mean(x, *ends), neighbour_mean(x, *reversed(ends))
-    if hasattr(observation, "reads"):
-        reads = observation.reads  # [receiver, sender]
-    else:
-        reads = (observation.relation == FROM_REDUCTION) | (observation.relation == FROM_DEPENDENCY)
-    reads = reads.astype(jnp.float32)
-    before, after = (edges @ x / jnp.maximum(edges.sum(1, keepdims=True), 1) for edges in (reads, reads.T))
-    return before, after
-
-
-class OpLogits(nn.Module):
-    """Logits of the choices of every op, or of the choice of an op, by one perceptron for each array of choices."""
-
-    encoder: nn.Module
-
-    @nn.compact
-    def __call__(self, observation: Any) -> Any:
-        """Returns the logits: float32, with the structure and the shapes of `observation.action_mask`."""
-        x = self.encoder(observation)
-
-        def logits(mask: jax.Array) -> jax.Array:
-            size = int(np.prod(mask.shape[1:]))
-            return MLP(x.shape[1], size)(x).reshape(mask.shape)
-
-        return jax.tree.map(logits, observation.action_mask)
 
 
 def graph_network(env: Any) -> PolicyValue:
