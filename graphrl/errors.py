@@ -1,15 +1,18 @@
 """Exceptions for mistakes of the user, which the command line prints as one line without a traceback.
 
 Messages are short: `shortened` cuts the values in them, `suggest` lists few names. `require` imports a library that is
-an optional dependency (an extra).
+an optional dependency (an extra), `import_entry_point` what a user names as "module:NAME".
 """
 
 import difflib
 import importlib
 import itertools
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 MAX_REPEATED = 200  # characters of a value that a message repeats
 _MAX_LISTED = 8  # names, up to which a message lists all
@@ -60,6 +63,39 @@ def require(module: str, extra: str, use: str) -> ModuleType:
     except ImportError:
         package = module.partition(".")[0]
         raise MissingExtraError(f'{use} needs {package}: pip install "graphrl[{extra}]"') from None
+
+
+def import_entry_point(entry_point: str, what: str) -> Any:
+    """Returns what "module:NAME" names. The working directory counts as the last folder of the path, as `python -m`
+    has it, so that the commands find a user's own modules.
+
+    Args:
+      entry_point: the module and the name.
+      what: the start of messages, as in "agent 'mine'".
+
+    Raises:
+      GraphrlError: the text has another form, the module cannot be imported, or does not have the name.
+    """
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", entry_point):
+        raise GraphrlError(f"{what}: {entry_point!r} must be 'module:NAME'")
+    module_name, _, name = entry_point.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way
+        if module_name.startswith("graphrl."):
+            raise
+        raise GraphrlError(f"{what} cannot be imported: {one_line(error)}") from error
+    if not hasattr(module, name):
+        names = [known for known in vars(module) if not known.startswith("_")]
+        raise GraphrlError(f"{what}: module {module_name!r} has no {name!r}: {suggest(name, names)}")
+    return getattr(module, name)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the type and the first line of an error of a user's code."""
+    return f"{type(error).__name__}: {error}".strip(": ").partition("\n")[0]
 
 
 def shortened(message: str) -> str:

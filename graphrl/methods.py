@@ -79,6 +79,7 @@ METHODS: dict[str, str] = {
     "topoformer+": "graphrl.agents.topoformer.agent",
     "go": "graphrl.agents.go.agent",
     "go+": "graphrl.agents.go.agent",
+    "ppo": "graphrl.agents.ppo",
 }
 OLD_NAMES = {"beam": "approximate-dp"}
 KINDS = {
@@ -102,7 +103,7 @@ MAP_KINDS = {
     "part of `auto`": "auto anneal cp-sat",
     "rule of a compiler": "compiler all-slowest",
     "published baseline": "benefit greedy-dp random local-search brkga",
-    "agent": "egrl egrl-policy",
+    "agent": "egrl egrl-policy ppo",
 }
 MAP_METHODS: dict[str, str] = {
     "auto": "graphrl.solvers.auto",
@@ -119,6 +120,7 @@ MAP_METHODS: dict[str, str] = {
     "egrl": "graphrl.agents.egrl.agent",
     # trained
     "egrl-policy": "graphrl.agents.egrl.agent",
+    "ppo": "graphrl.agents.ppo",
     # exact
     "cp-sat": "graphrl.solvers.maps.cp_sat",
 }

@@ -1,9 +1,9 @@
 """Agents: one folder per published system (regal, topoformer, go, egrl). Shared parts are in graphrl/learning.
 
 Each folder has the same files: config, network (with the trained policy), learner, and agent. The latter has an `AGENT`
-for the training loop and the commands, and the solvers. A trained agent is also a solver, so that tables compare it
-with classical ones: graphrl/methods.py lists its methods. `agents` at the top of the repository is a link to this
-folder.
+for the training loop and the commands, and the solvers. `ppo` is PPO in any environment with any network. A trained
+agent is also a solver, so that tables compare it with classical ones: graphrl/methods.py lists its methods. `agents` at
+the top of the repository is a link to this folder.
 
 Agents of other packages: `register("mine", "my_package.agent:AGENT")`, or an entry point of the group "graphrl.agents",
 which every process and command sees:
@@ -13,12 +13,11 @@ which every process and command sees:
 """
 
 import functools
-import importlib
 import importlib.metadata
 import re
 from typing import TYPE_CHECKING
 
-from graphrl.errors import GraphrlError, ProblemError, suggest
+from graphrl.errors import GraphrlError, ProblemError, import_entry_point, suggest
 
 if TYPE_CHECKING:
     from graphrl.training.agent import Agent
@@ -31,6 +30,7 @@ AGENTS = {
     "egrl": "graphrl.agents.egrl.agent",
     "gdp": "graphrl.agents.go.agent:GDP",
     "go": "graphrl.agents.go.agent",
+    "ppo": "graphrl.agents.ppo",
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent:HINT",
     "topoformer": "graphrl.agents.topoformer.agent",
@@ -79,12 +79,7 @@ def find_agent(name: str) -> "Agent":
         raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}")
     module, _, attribute = known[name].partition(":")
     what = f"agent {name!r}: entry point {known[name]!r}"
-    try:
-        agent = getattr(importlib.import_module(module), attribute or "AGENT")
-    except Exception as error:  # a module of another package may fail in any way
-        if module.startswith("graphrl."):
-            raise
-        raise GraphrlError(f"{what} cannot be imported: {error}") from error
+    agent = import_entry_point(f"{module}:{attribute or 'AGENT'}", what)
     from graphrl.training.agent import Agent
 
     if not isinstance(agent, Agent):

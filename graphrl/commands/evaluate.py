@@ -3,16 +3,21 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from graphrl.commands import compare
 from graphrl.commands.common import add_common, add_model, print_json
 from graphrl.commands.progress import case_bar
 from graphrl.costs.maps.chip import MemoryChip
+from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import enable_compilation_cache, quote_path
-from graphrl.methods import find_map_solver, find_solver
+from graphrl.methods import MAP_METHODS, METHODS, find_map_solver, find_solver
 from graphrl.optimize import make_budget
 from graphrl.units import format_seconds
+
+if TYPE_CHECKING:
+    from graphrl.training.agent import Agent
 
 _PLAN_OPTIONS = ("processes", "cluster", "output", "retry", "plot", "histogram", "baseline")  # not for memory maps
 
@@ -20,8 +25,8 @@ DESCRIPTION = """Compare a trained agent with classical methods on held-out grap
 
 It prints the table of `graphrl compare`, for the problem that the agent was trained for. CHECKPOINT is the folder of a
 run of `graphrl train`, whose best checkpoint is used, or the folder of one checkpoint. MODEL is a file, a folder or a
-set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL, graphs are coarsened to layers,
-and the table compares memory maps. A file that cannot be read is reported and left out."""
+set of graphs as in `graphrl compare`; the default is data.test of the run. For EGRL, and PPO in MemoryMap-v0, graphs
+are coarsened to layers, and the table compares memory maps. A file that cannot be read is reported and left out."""
 
 EXAMPLES = """examples:
   graphrl evaluate out/regal
@@ -39,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models", metavar="MODEL", nargs="*", default=[], help="file, folder or set of graphs (default: data.test)"
     )
     parser.add_argument("--dataset", action="append", default=[], metavar="MODEL", help="one more MODEL (repeatable)")
-    evaluations = "the agent's evaluations, by default 400 for REGAL, 100,000 for Topoformer, 4,000 for EGRL"
+    evaluations = "those of the run: 400 for REGAL, 1,000 for GO and PPO, 4,000 for EGRL, 100,000 for Topoformer"
     methods = "methods to compare with, for example list,brkga (default: classical methods for the agent's problem)"
     compare.add_runs(parser, methods, default=evaluations)
     add_model(parser)
@@ -61,12 +66,11 @@ def run(args: argparse.Namespace) -> int:
     info = read(path).info  # all of it, so that a broken checkpoint fails here instead of missing in the table
     agent = find_agent(info.agent)
     config = updated(default_config(agent), info.config)
-    problem = config.agent.problem
+    problem: Any = agent.problem(config.agent)
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     is_map = isinstance(problem, MemoryChip)
-    solvable = (name for name in agent.opponents if is_map or problem.objective in find_solver(name).objectives)
-    opponents = tuple(solvable) if args.methods is None else args.methods
+    opponents = _opponents(agent, problem) if args.methods is None else args.methods
     args.methods = (*agent_methods, *opponents)
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
@@ -76,6 +80,14 @@ def run(args: argparse.Namespace) -> int:
     args.baseline = args.baseline or opponents[0]
     vars(args).update(dataclasses.asdict(problem))
     return compare.run(args, names)
+
+
+def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:
+    """Returns the agent's opponents that support a problem."""
+    if isinstance(problem, MemoryChip):
+        return tuple(name for name in agent.opponents if name in MAP_METHODS)
+    plans = (name for name in agent.opponents if name in METHODS or name not in MAP_METHODS)
+    return tuple(name for name in plans if problem.objective in find_solver(name).objectives)
 
 
 def _compare_maps(args: argparse.Namespace, chip: MemoryChip, names: Mapping[str, str]) -> int:

@@ -35,6 +35,7 @@ EXAMPLES = """agents:
   topoformer  orders of one device for the least peak memory
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
+  ppo         PPO in any environment (--env) with any networks (--network)
   your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"
 
 settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
@@ -84,6 +85,8 @@ examples:
   graphrl train go agent.learning=imitation --out out/imitated
   graphrl train go agent.init_checkpoint=out/imitated --out out/go
       train GO by imitation, then by reinforcement learning
+  graphrl train ppo --env my_module:Env --network my_module:network --out out/mine
+      train PPO in your own environment with your own networks (graphrl.agents.ppo says what both have to be)
   graphrl train egrl data.train=workloads:resnet50 training.steps=200 --out out/egrl
       train EGRL to assign the tensors of ResNet-50 to the memories of a chip
 """
@@ -96,6 +99,12 @@ def add_arguments(parser: Parser) -> None:
         "values", nargs="*", metavar="KEY=VALUE", help="change a setting, for example training.steps=500"
     )
     parser.rest = "values"
+    parser.add_argument(
+        "--env", metavar="ENV", help="of the agent ppo: an id, or module:NAME of your own; short for agent.env=ENV"
+    )
+    parser.add_argument(
+        "--network", metavar="NET", help="of the agent ppo: module:NAME of a function; short for agent.network=NET"
+    )
     parser.add_argument("--config", metavar="FILE", help="file of settings: TOML, or JSON if it ends in .json")
     parser.add_argument(
         "--set",
@@ -132,6 +141,8 @@ def run(args: argparse.Namespace) -> int:
     agent = find_agent(args.agent)
     values = {} if args.config is None else configuration.read_values(args.config)
     values = configuration.merged(values, configuration.parsed([*args.settings, *args.values]))
+    named = {name: getattr(args, name) for name in ("env", "network") if getattr(args, name) is not None}
+    values = configuration.merged(values, {"agent": named} if named else {})
     if args.seed is not None:
         values["seed"] = args.seed
     if args.out == "":  # from --out "$DIR" with DIR unset: it would mean the working directory

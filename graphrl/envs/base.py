@@ -99,6 +99,22 @@ def sample_action(key: jax.Array, env: Environment[Any, Any, Any], timestep: Tim
     return specs.sample(env.action_spec(instance), key) if mask is None else specs.sample_masked(mask, key)
 
 
+def validate_timestep(env: Environment[Any, Any, Any], timestep: TimeStep[Any], instance: Any) -> None:
+    """Checks a timestep against the specifications; inside `jax.jit`, its structure, shapes and dtypes.
+
+    Raises:
+      SpecError: a part does not fit; the message names the first one.
+    """
+    specs.validate(env.observation_spec(instance), timestep.observation, "observation")
+    specs.validate(specs.floats(()), timestep.reward, "reward")
+    for name in ("terminated", "truncated"):
+        specs.validate(specs.booleans(()), getattr(timestep, name), name)
+    mask = getattr(timestep.observation, "action_mask", None)
+    if mask is not None:
+        options = jax.tree.map(lambda one: specs.booleans((*one.shape, one.num_values)), env.action_spec(instance))
+        specs.validate(options, mask, "action_mask")
+
+
 FINAL = "final_observation"
 
 

@@ -24,7 +24,7 @@ from graphrl.envs import specs
 from graphrl.errors import PlanError, ProblemError
 from graphrl.graphs.datasets.sets import Model, load_graphs, model_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, pad
+from graphrl.graphs.padding import PaddedGraph, common_sizes, pad
 from graphrl.plan import Plan
 from graphrl.plan.memory_map import MemoryMap
 
@@ -83,7 +83,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
           GraphrlError: the model cannot be read, names several graphs, or is too large for `to`, or the environment
             cannot decide on it.
         """
-        return _on_device(_first(self._make_instances([self._graph((model, *args) if args else model)], to)))
+        return _on_device(_first(self.make_instances([self._graph((model, *args) if args else model)], to)))
 
     def instances(self, models: Models, to: Any = None) -> Instance:
         """Makes the instances of several models, on the device: a batch with a leading axis g on every array.
@@ -101,11 +101,19 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         graphs = [graph for model in each for graph in self._graphs(model)]
         if not graphs:
             raise ProblemError("no models: a batch needs at least one")
-        return _on_device(self._make_instances(graphs, to))
+        return _on_device(self.make_instances(graphs, to))
 
     def generator(self, models: Models, to: Any = None) -> Generator[Instance]:
         """Makes a generator that draws from the instances of several models; arguments and errors as in `instances`."""
         return Generator(self.instances(models, to))
+
+    def load(self, names: Sequence[str]) -> list[ComputationGraph]:
+        """Loads the graphs of paths and names, see above. Raises GraphrlError for one that cannot be read."""
+        return load_graphs(names)
+
+    def sizes(self, graphs: Sequence[ComputationGraph]) -> Any:
+        """Returns the smallest bucket of sizes that covers all of the graphs, for `to`."""
+        return common_sizes(graphs)
 
     def sample_action(self, key: jax.Array, observation: Any) -> Any:
         """Draws a random action that the observation's `action_mask` allows, uniformly for each choice."""
@@ -133,8 +141,16 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         return self._picture(*self._checked(model, instance, state))
 
     @abc.abstractmethod
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> Instance:
-        """Makes a batch of instances on the host, padded to `to`, or alike."""
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> Instance:
+        """Converts graphs to a batch of instances: NumPy arrays with a leading axis g. `instances` takes any models.
+
+        Args:
+          graphs: the graphs.
+          to: sizes to pad to, as for `instances`; None pads all alike.
+
+        Raises:
+          GraphrlError: a graph is too large for `to`, or the environment cannot decide on it.
+        """
 
     @abc.abstractmethod
     def _plan(self, graph: ComputationGraph, instance: Instance, state: Any) -> Plan | MemoryMap:
@@ -147,7 +163,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
     def _graphs(self, model: Model | Called) -> list[ComputationGraph]:
         """Loads the graphs that a model names."""
         if isinstance(model, str | os.PathLike):
-            return load_graphs([os.fspath(model)])
+            return self.load([os.fspath(model)])
         return [model_graph(*model) if isinstance(model, tuple) else model_graph(model)]
 
     def _graph(self, model: Model | Called) -> ComputationGraph:

@@ -124,6 +124,11 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
             raise ProblemError(f"episode_steps is {self.episode_steps!r}: must be an integer of at least 1")
         object.__setattr__(self, "chip", find_chip(self.chip))
 
+    @property
+    def problem(self) -> MemoryChip:
+        """The chip of its maps."""
+        return find_chip(self.chip)
+
     def reset(self, key: jax.Array, instance: MemoryMapInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts with everything in memory 0. See `Environment`; `key` is not used."""
         del key
@@ -161,7 +166,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
         """See `Environment`."""
         return specs.choices(instance.placed.shape, instance.problem.memories)
 
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> MemoryMapInstance:
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> MemoryMapInstance:
+        """See `GraphEnvironment`."""
         return make_instances([self._problem(graph) for graph in graphs], to)
 
     def _plan(self, graph: ComputationGraph, instance: MemoryMapInstance, state: State) -> MemoryMap:
@@ -170,14 +176,21 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
             self._problem(graph), weights, outputs, method="MemoryMap-v0", seconds=0.0, evaluations=1, seed=0
         )
 
+    def load(self, names: Sequence[str]) -> list[ComputationGraph]:
+        """Loads graphs of layers; see `GraphEnvironment`."""
+        return load_layers(names)
+
+    def sizes(self, graphs: Sequence[ComputationGraph]) -> MapSizes:
+        """See `GraphEnvironment`."""
+        return common_sizes([self._problem(graph) for graph in graphs])
+
     def _graphs(self, model: Any) -> list[ComputationGraph]:
-        if isinstance(model, str | os.PathLike):
-            return load_layers([os.fspath(model)])
         graphs = super()._graphs(model)
-        return graphs if isinstance(model, ComputationGraph) else [coarsened(graph) for graph in graphs]
+        is_function = callable(model) or isinstance(model, tuple)
+        return [coarsened(graph) for graph in graphs] if is_function else graphs
 
     def _problem(self, graph: ComputationGraph) -> MapProblem:
-        return map_problem(graph, find_chip(self.chip))
+        return map_problem(graph, self.problem)
 
 
 def _observe(state: State, instance: MemoryMapInstance) -> Observation:

@@ -112,6 +112,11 @@ class OrderingEnv(GraphEnvironment[OrderingInstance]):
     Version history: v0, the first.
     """
 
+    @property
+    def problem(self) -> Problem:
+        """The problem of its plans."""
+        return Problem("peak_memory", 1)
+
     def reset(self, key: jax.Array, instance: OrderingInstance) -> tuple[State, TimeStep[Observation]]:
         """Starts before the first op. See `Environment`; `key` is not used."""
         del key
@@ -177,18 +182,20 @@ class OrderingEnv(GraphEnvironment[OrderingInstance]):
         """See `Environment`."""
         return specs.choices((), instance.nodes.shape[0])
 
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> OrderingInstance:
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> OrderingInstance:
+        """See `GraphEnvironment`."""
         return make_instances(graphs, to)
 
     def _plan(self, graph: ComputationGraph, instance: OrderingInstance, state: State) -> Plan:
         if state.step < len(graph.ops):
             raise PlanError(f"{state.step} of {len(graph.ops)} ops have run: a plan has all, env.render draws these")
-        return _plan_of(graph, state)
+        return _plan_of(graph, state, self.problem)
 
     def _picture(self, graph: ComputationGraph, instance: OrderingInstance, state: State) -> "Picture":
         if not state.step:
             raise PlanError("no op has run yet: a picture needs at least one")
-        return _plan_of(graph if state.step == len(graph.ops) else _beginning(graph, state), state).plot()
+        graph = graph if state.step == len(graph.ops) else _beginning(graph, state)
+        return _plan_of(graph, state, self.problem).plot()
 
 
 def _observe(state: State, instance: OrderingInstance) -> Observation:
@@ -216,12 +223,11 @@ def _beginning(graph: ComputationGraph, state: State) -> ComputationGraph:
     return dataclasses.replace(graph, ops=ops, outputs=outputs)
 
 
-def _plan_of(graph: ComputationGraph, state: State) -> Plan:
+def _plan_of(graph: ComputationGraph, state: State, problem: Problem) -> Plan:
     """Returns the plan of the ops so far; `graph` has no others."""
     ran = state.order[: state.step]
     order = np.searchsorted(np.sort(ran), ran)  # their numbers in `graph`
     on_one = np.zeros(len(ran), np.int64)
-    problem = Problem("peak_memory")
     return Plan.from_order(graph, problem, on_one, order, method="Ordering-v0", seconds=0.0, evaluations=1, seed=0)
 
 

@@ -287,7 +287,8 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
         """See `Environment`."""
         return self.distributions.action_spec(instance.graph.sizes.ops, self.problem.devices)
 
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> ProposalInstance:
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> ProposalInstance:
+        """See `GraphEnvironment`."""
         return make_instances(graphs, to, self.problem if self.hint else None)
 
     def _plan(self, graph: ComputationGraph, instance: ProposalInstance, state: State) -> Plan:

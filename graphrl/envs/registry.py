@@ -1,10 +1,9 @@
 """Registry of environments: `graphrl.make("Proposal-v0", ...)`. Versions increase when learning results can change."""
 
-import importlib
 import inspect
 from typing import Any
 
-from graphrl.errors import GraphrlError, suggest
+from graphrl.errors import GraphrlError, import_entry_point, suggest
 
 _ENTRY_POINTS = {  # imported on first use
     "Compile-v0": "graphrl.envs.compile.env:CompileEnv",
@@ -37,6 +36,17 @@ def registered() -> tuple[str, ...]:
     return tuple(sorted(_ENTRY_POINTS))
 
 
+def find(id: str) -> Any:
+    """Returns the class of the environment with that id.
+
+    Raises:
+      GraphrlError: the id is not known, or its class cannot be imported.
+    """
+    if id not in _ENTRY_POINTS:
+        raise GraphrlError(f"no environment {id!r}: {suggest(id, registered())}")
+    return import_entry_point(_ENTRY_POINTS[id], f"environment {id!r}")
+
+
 def make(id: str, **options: Any) -> Any:
     """Creates the environment with that id.
 
@@ -47,10 +57,7 @@ def make(id: str, **options: Any) -> Any:
     Raises:
       GraphrlError: the id is not known, or the environment has no such option.
     """
-    if id not in _ENTRY_POINTS:
-        raise GraphrlError(f"no environment {id!r}: {suggest(id, registered())}")
-    module, _, name = _ENTRY_POINTS[id].partition(":")
-    build = getattr(importlib.import_module(module), name)
+    build = find(id)
     parameters = inspect.signature(build).parameters
     for option in options:
         if option not in parameters:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep, sample_action
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep, sample_action, validate_timestep
 from graphrl.errors import GraphrlError
 
 
@@ -159,21 +159,10 @@ class _Checker:
         return timesteps
 
     def _check(self, timestep: TimeStep[Any]) -> None:
-        specs.validate(self.env.observation_spec(self.instance), timestep.observation, "observation")
-        specs.validate(specs.floats(()), timestep.reward, "reward")
-        for name in ("terminated", "truncated"):
-            specs.validate(specs.booleans(()), getattr(timestep, name), name)
-        mask = getattr(timestep.observation, "action_mask", None)
-        if mask is not None:
-            self._check_mask(mask, is_over=bool(timestep.done))
-
-    def _check_mask(self, mask: Any, *, is_over: bool) -> None:
-        spec = self.env.action_spec(self.instance)
-        options = jax.tree.map(lambda one: specs.booleans((*one.shape, one.num_values)), spec)
-        specs.validate(options, mask, "action_mask")
-        _require(
-            is_over or all(np.any(leaf, -1).all() for leaf in jax.tree.leaves(mask)), "action_mask leaves no choice"
-        )
+        validate_timestep(self.env, timestep, self.instance)
+        masks = jax.tree.leaves(getattr(timestep.observation, "action_mask", None))
+        leaves_choice = all(np.any(leaf, -1).all() for leaf in masks)
+        _require(bool(timestep.done) or leaves_choice, "action_mask leaves no choice")
 
 
 class _Compiled:

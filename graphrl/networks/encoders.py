@@ -3,19 +3,21 @@
 - `GraphSage`: max pooling (Hamilton et al. 2017) as in GO (Zhou et al. 2020, section 4.1, eqs 3 and 4).
 - `MessagePassing`: REGAL's encoder, along the edges and against them (workshop paper, appendix A.3, eq. 1).
 - `NeighbourMeans`: a perceptron on each op's features and its neighbours' mean features, the simplest graph network.
+- `OpEncoder`: messages along and against the edges, for the observations of all environments (ours).
 - `Recurrent`: GAS, graph as sequence, REGAL's recurrent baseline over the ops in topological order (ICLR paper, section
   5.2).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import jraph
 
-from graphrl.graphs.features import NODE_FEATURES
-from graphrl.networks.base import MLP, GraphObservation
+from graphrl.errors import ProblemError
+from graphrl.graphs.features import FROM_DEPENDENCY, FROM_REDUCTION, NODE_FEATURES
+from graphrl.networks.base import MLP, GraphObservation, mean_of
 
 Neighbours = Literal["together", "apart"]
 
@@ -186,3 +188,70 @@ class Recurrent(nn.Module):
         both = nn.Bidirectional(nn.RNN(nn.GRUCell(half)), nn.RNN(nn.GRUCell(half)), name="both")
         read = both(sequence, seq_lengths=mask.sum(dtype=jnp.int32)[None])[0]
         return jnp.zeros_like(read).at[order].set(read, unique_indices=True)
+
+
+class OpEncoder(nn.Module):
+    """Embeds the ops of a graph by rounds of messages along the edges and against them, with a residual connection.
+
+    Inputs are all arrays of the observation with a row for each op: features, legal actions, last choices. Waves of the
+    place in the order distinguish ops with equal features.
+
+    Attributes:
+      width: width of all vectors, w.
+      rounds: number of rounds.
+      waves: number of waves.
+    """
+
+    width: int = 64
+    rounds: int = 3
+    waves: int = 16
+
+    @nn.compact
+    def __call__(self, observation: Any) -> jax.Array:
+        """Returns op embeddings, `[n, w]` float32; rows of padding ops are arbitrary."""
+        if not hasattr(observation, "mask") or not (hasattr(observation, "nodes") or hasattr(observation, "graph")):
+            raise ProblemError(
+                "this network is for observations with mask, and graph or nodes: name your own, module:function"
+            )
+        mask = observation.mask
+        x = nn.Dense(self.width)(jnp.concatenate([*_op_rows(observation), self._places(observation)], 1))
+        for _ in range(self.rounds):
+            mean = jnp.broadcast_to(mean_of(x, mask), x.shape)
+            x = x + MLP(self.width, self.width)(
+                nn.LayerNorm()(jnp.concatenate([x, mean, *_neighbours(observation, x)], 1))
+            )
+        return nn.LayerNorm()(x)
+
+    def _places(self, observation: Any) -> jax.Array:
+        mask, order = observation.mask, getattr(observation, "order", None)
+        place = jnp.arange(len(mask)) if order is None else jnp.argsort(order)
+        share = place.astype(jnp.float32) / jnp.maximum(mask.sum(dtype=jnp.float32), 1)
+        return jnp.cos(jnp.pi * share[:, None] * jnp.arange(1, self.waves + 1, dtype=jnp.float32)[None])
+
+
+def _op_rows(observation: Any) -> list[jax.Array]:
+    """Returns the arrays of an observation with a row for each op, `[n, k]` float32 each."""
+    masks, n = observation.action_mask, len(observation.mask)
+    rows = [observation.nodes if hasattr(observation, "nodes") else observation.graph.nodes[:-1]]
+    rows += jax.tree.leaves((masks, getattr(observation, "plan_features", None)))
+    rows += [observation.scheduled] if hasattr(observation, "scheduled") else []
+    if hasattr(observation, "previous"):
+        rows += [
+            jax.nn.one_hot(choice, mask.shape[-1])
+            for choice, mask in zip(jax.tree.leaves(observation.previous), jax.tree.leaves(masks), strict=True)
+        ]
+    return [row.reshape(n, -1).astype(jnp.float32) for row in rows]
+
+
+def _neighbours(observation: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the mean over each op's predecessors and over its successors: `[n, w]` each."""
+    if hasattr(observation, "graph"):
+        ends = observation.graph.senders, observation.graph.receivers
+        return neighbour_mean(x, *ends), neighbour_mean(x, *reversed(ends))
+    if hasattr(observation, "reads"):
+        reads = observation.reads  # [receiver, sender]
+    else:
+        reads = (observation.relation == FROM_REDUCTION) | (observation.relation == FROM_DEPENDENCY)
+    reads = reads.astype(jnp.float32)
+    before, after = (edges @ x / jnp.maximum(edges.sum(1, keepdims=True), 1) for edges in (reads, reads.T))
+    return before, after

@@ -3,12 +3,13 @@
 - `ChoiceLogits` and `GraphValue`: REGAL's policy and baseline.
 - `Priorities` and `AutoregressiveDecoder`: Topoformer's decoders; the first runs once per graph, the second at every
   step.
+- `OpLogits`: logits of any environment's choices.
 - `SubActionLogits` and `TwinValue`: EGRL's actor and critic, for several choices per op.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -57,6 +58,23 @@ class ChoiceLogits(nn.Module):
             each = [MLP(self.width, options, SMALL, name=f"choice_{i}") for i in range(size // options)]
             logits = jnp.concatenate([head(nodes) for head in each], -1)
         return logits.reshape(shape) + bias
+
+
+class OpLogits(nn.Module):
+    """Logits of the choices of every op, or of the choice of an op, by one perceptron for each array of choices."""
+
+    encoder: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: Any) -> Any:
+        """Returns the logits: float32, with the structure and the shapes of `observation.action_mask`."""
+        x = self.encoder(observation)
+
+        def logits(mask: jax.Array) -> jax.Array:
+            size = math.prod(mask.shape[1:])
+            return MLP(x.shape[1], size)(x).reshape(mask.shape)
+
+        return jax.tree.map(logits, observation.action_mask)
 
 
 class GraphValue(nn.Module):

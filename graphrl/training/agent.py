@@ -66,8 +66,9 @@ class Agent:
       opponents: the methods that `graphrl evaluate` compares them with, if they support the problem's objective; the
         first is the baseline.
       data, schedule: default settings of the data and of the loop.
-      load: names of graph sets -> their graphs, as the agent sees them.
-      sizes: graphs -> padded sizes that cover all of them.
+      load: (settings, names of graph sets) -> their graphs, as the agent sees them.
+      sizes: (settings, graphs) -> padded sizes that cover all of them.
+      problem: settings -> the problem, or the chip, for which `graphrl evaluate` compares plans.
       calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
       shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
         graphs, so that a batch is the whole training set.
@@ -80,8 +81,9 @@ class Agent:
     opponents: tuple[str, ...] = ("brkga", "list")
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
-    load: Callable[[Sequence[str]], list[ComputationGraph]] = load_graphs
-    sizes: Callable[[Sequence[ComputationGraph]], Padded] = common_sizes
+    load: Callable[[Any, Sequence[str]], list[ComputationGraph]] = lambda config, names: load_graphs(names)
+    sizes: Callable[[Any, Sequence[ComputationGraph]], Padded] = lambda config, graphs: common_sizes(graphs)
+    problem: Callable[[Any], Problem | MemoryChip] = lambda config: config.problem
     calls: tuple[CustomCall, ...] = ()
     shares: Shared = "graphs"
 

@@ -191,6 +191,12 @@ class Data:
         bucket = next(bucket for bucket in self._buckets if bucket.sizes == sizes)
         return self._build([bucket.graphs[i % len(bucket.graphs)] for i in self._own], sizes)
 
+    def largest(self) -> Any:
+        """Creates a batch of the g largest training graphs, all rows of it in every process."""
+        bucket = self._buckets[-1]
+        graphs = sorted(bucket.graphs, key=lambda graph: len(graph.ops))[-self._config.graphs :]
+        return self._build(graphs, bucket.sizes)
+
     def validation(self) -> Iterator[Batch]:
         """Yields all held-out graphs in batches of g, smallest first; each batch drops the remainder of its group.
 

@@ -165,7 +165,8 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
             "--distributed divides a batch, but this agent needs all graphs in each process: leave it out"
         )
     build = functools.partial(agent.batch, config.agent)
-    return Data(config.data, config.seed, build, own, load=agent.load, common=agent.sizes, shared=agent.shares)
+    load, common = functools.partial(agent.load, config.agent), functools.partial(agent.sizes, config.agent)
+    return Data(config.data, config.seed, build, own, load=load, common=common, shared=agent.shares)
 
 
 def initial_info(name: str, config: RunConfig[Any]) -> Info:

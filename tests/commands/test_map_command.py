@@ -109,7 +109,7 @@ def test_a_generated_graph_is_not_coarsened(capsys: pytest.CaptureFixture[str]) 
 
 def test_wrong_arguments_are_refused(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check_failure(["map", model, "--chip", "nope"], 2, "chips by name are nnp-i", capsys)
-    check_failure(["map", model, "--method", "nope"], 2, "unknown method 'nope': the nearest of 12 known are", capsys)
+    check_failure(["map", model, "--method", "nope"], 2, "unknown method 'nope': the nearest of 13 known are", capsys)
     check_failure(["map", model, "--output", str(folder / "map.onnx")], 2, "not in .onnx", capsys)
     check_failure(["map", model, "--plot", str(folder / "map.txt")], 1, "its ending must be one of .png", capsys)
     check_failure(["map", str(folder / "none.onnx")], 1, "No such file", capsys)

@@ -17,6 +17,8 @@ from tiny_regal import REGAL
 
 from graphrl.agents import AGENTS, find_agent
 from graphrl.agents.egrl.config import EgrlConfig
+from graphrl.agents.go.config import GoSettings
+from graphrl.agents.ppo import PpoConfig
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.cli import main
@@ -94,7 +96,7 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     file.write_text("")
     old.mkdir(parents=True)
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
-    agents = "egrl, gdp, go, regal, regal-hint, topoformer, tiny"
+    agents = "egrl, gdp, go, ppo, regal, regal-hint, topoformer, tiny"
     for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
@@ -168,8 +170,9 @@ def test_evaluate_calls_the_agent_by_its_name(
 def test_help_of_evaluate_names_the_default_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    spent = RegalConfig().evaluations, TopoformerConfig().evaluations, EgrlConfig().evaluations
-    assert "{:,} for REGAL, {:,} for Topoformer, {:,} for EGRL)".format(*spent) in text
+    spent = [config().evaluations for config in (RegalConfig, PpoConfig, EgrlConfig, TopoformerConfig)]
+    assert "{:,} for REGAL, {:,} for GO and PPO, {:,} for EGRL, {:,} for Topoformer)".format(*spent) in text
+    assert GoSettings().evaluations == PpoConfig().evaluations
 
 
 @pytest.mark.usefixtures("tiny")

@@ -28,13 +28,21 @@ GO = (
     "agent.rounds=1",
 )
 EGRL = ("data.train=zoo:mobilenet/inference/b1/jaxpr", "data.graphs=1", "agent.width=4", "agent.encoder=means")
-# Adam turns rounding errors of gradients near 0 into steps of up to the learning rate: a low one for EGRL's search
+# Adam turns rounding errors of gradients near 0 into steps of up to the learning rate: low for EGRL's search and orders
 SETTINGS = {
     "regal": (*GRAPHS, "agent.evaluations=100", "agent.width=8", "agent.actions=2"),
     "topoformer": (*GRAPHS, "agent.layers=1", "agent.width=16", "agent.samples=4", "agent.baseline=greedy-rollout"),
     "go": GO,
     "go imitation": (*GO, "agent.learning=imitation", "agent.stops=1"),
     "egrl": (*EGRL, "agent.learning=ppo", "agent.samples=4"),
+    "ppo": (*GRAPHS, "agent.ppo.environments=4", "agent.ppo.epochs=1"),
+    "ppo steps": (
+        *GRAPHS,
+        "agent.env=Ordering-v0",
+        "agent.ppo.environments=2",
+        "agent.ppo.epochs=1",
+        "agent.ppo.learning_rate=1e-4",
+    ),
     "egrl search": (
         *EGRL,
         "agent.variant=egrl",
@@ -57,7 +65,7 @@ def learner_and_batch(name: str) -> tuple[Learner, Any]:
     return agent.learner(config.agent, mesh, data), data.batch(1).rows
 
 
-SLOW = ("go", "go imitation", "regal")
+SLOW = ("go", "go imitation", "ppo", "ppo steps", "regal")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else ()) for name in SETTINGS]
 

@@ -167,6 +167,20 @@ def test_environments_go_on_after_an_episode_and_returns_are_of_whole_ones() -> 
     assert (np.asarray(trajectory.next_value)[done & (reward == np.asarray(LINES)[None, :, -1:])] == 0).all()
 
 
+@pytest.mark.parametrize(("steps", "expected"), [(9, 4), (3, 3)])
+def test_an_episode_ends_by_itself_or_after_the_most_steps(steps: int, expected: int) -> None:
+    """Always forward, from place 0 or 1, to the last of 5 places; the state is that of the end."""
+    line = jnp.arange(5.0)
+    run = jax.vmap(lambda key: ppo.run_episode(Walk(9), lambda *_: jnp.int32(1), line, key, steps=steps))
+    episode = run(jax.random.split(KEY, 16))
+    first = episode.state.position - episode.steps
+    assert set(first.tolist()) == {0, 1}
+    np.testing.assert_array_equal(episode.steps, np.minimum(steps, 4 - first))
+    assert episode.steps.max() == expected
+    places = [np.arange(begin + 1, end + 1) for begin, end in zip(first, episode.state.position, strict=True)]
+    np.testing.assert_allclose(episode.episode_return, [place.sum() for place in places])
+
+
 def test_the_first_step_is_that_of_the_policy_gradient() -> None:
     """Before any update, the clipped surrogate's gradient is that of advantage * log-probability."""
     settings = dataclasses.replace(WALKING, epochs=1, minibatches=1, entropy_coefficient=0.0, value_coefficient=0.0)

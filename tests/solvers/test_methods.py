@@ -98,7 +98,7 @@ ONE_DEVICE = (
 )
 
 
-NEED_FILES = ("split", "go", "go+")
+NEED_FILES = ("split", "go", "go+", "ppo")
 SMALLER = {"hdp": "hdp:hidden=8,groups=4,children=4"}  # its networks are large by default
 
 

@@ -67,8 +67,8 @@ AGENT = Agent(
         graphs=len(_HELD_OUT),
     ),
     schedule=Schedule(steps=400, validate_every=25, checkpoint_every=25),
-    load=load_layers,
-    sizes=sizes,
+    load=lambda _, names: load_layers(names),
+    sizes=lambda _, graphs: sizes(graphs),
     shares="individuals",
 )
 

@@ -161,7 +161,8 @@ class CompileEnv(GraphEnvironment[CompileInstance]):
         shapes = jax.eval_shape(lambda instance: options_of(instance, self.tasks), instance)
         return {task: specs.choices((instance.order.shape[0],), options.shape[0]) for task, options in shapes.items()}
 
-    def _make_instances(self, graphs: Sequence[ComputationGraph], to: Any) -> CompileInstance:
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> CompileInstance:
+        """See `GraphEnvironment`."""
         fusions = [fusion_problem(graph, self.chip) for graph in graphs] if "fusion" in self.tasks else None
         problems = [self.problem] * len(graphs)
         levels: dict[str, Any] = {"levels": self.levels, "fusion_levels": self.fusion_levels}

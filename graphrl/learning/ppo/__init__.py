@@ -11,11 +11,12 @@ option, as at padding, adds 0 to log-probabilities and entropies.
 Letters: t steps of a roll-out, g instances (graphs), a environments per instance.
 """
 
-from graphrl.learning.ppo.rollout import PolicyValue, play
+from graphrl.learning.ppo.rollout import Episode, PolicyValue, play, play_episode, run_episode
 from graphrl.learning.ppo.settings import PpoSettings
 from graphrl.learning.ppo.update import Samples, improve, init, learn, sample_actions, sample_rewards, train, update
 
 __all__ = [
+    "Episode",
     "PolicyValue",
     "PpoSettings",
     "Samples",
@@ -23,6 +24,8 @@ __all__ = [
     "init",
     "learn",
     "play",
+    "play_episode",
+    "run_episode",
     "sample_actions",
     "sample_rewards",
     "train",

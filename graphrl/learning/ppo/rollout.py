@@ -1,12 +1,15 @@
-"""Runs a fixed number of steps in every environment, with automatic resets (`rollout`), or greedy episodes (`play`)."""
+"""Runs a fixed number of steps in every environment, with automatic resets (`rollout`), or single episodes (`play` with
+the most likely actions, `run_episode` with any).
+"""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from graphrl.envs.base import FINAL, AutoReset, Environment
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
 from graphrl.learning.ppo.settings import PpoSettings, choice_count, likeliest, log_probs, sample
 from graphrl.networks.base import Network
 
@@ -117,20 +120,51 @@ def play(
     """
 
     def one(key: jax.Array, instance: Any) -> jax.Array:
-        reset_key, play_key = jax.random.split(key)
-        state, first = env.reset(reset_key, instance)
-
-        def step(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
-            state, observation, episode_return, over = carry
-            action = likeliest(policy.apply(params, observation))
-            state, timestep = env.step(key, state, action, instance)
-            episode_return += jnp.where(over, 0.0, timestep.reward)
-            return (state, timestep.observation, episode_return, over | timestep.done), None
-
-        carry = state, first.observation, jnp.float32(0), jnp.asarray(False)
-        (_, _, episode_return, _), _ = jax.lax.scan(step, carry, jax.random.split(play_key, steps))
-        return episode_return
+        return play_episode(env, policy, params, instance, key, steps=steps).episode_return
 
     graphs = jax.tree.leaves(instances)[0].shape[0]
     keys = jax.random.split(key, (graphs, episodes))
     return jax.vmap(jax.vmap(one, (0, None)))(keys, instances)
+
+
+class Episode(NamedTuple):
+    """An episode that has ended, or was cut off."""
+
+    state: Any  # the last state
+    steps: jax.Array  # [] int32, number of steps
+    episode_return: jax.Array  # [] float32
+
+
+def play_episode(
+    env: Environment[Any, Any, Any], policy: Network, params: Any, instance: Any, key: jax.Array, *, steps: int
+) -> Episode:
+    """Plays one episode with the most likely actions. Arguments as for `play`, for one instance."""
+
+    def act(_: jax.Array, timestep: TimeStep[Any]) -> Any:
+        return likeliest(policy.apply(params, timestep.observation))
+
+    return run_episode(env, act, instance, key, steps=steps)
+
+
+def run_episode(
+    env: Environment[Any, Any, Any],
+    act: Callable[[jax.Array, TimeStep[Any]], Any],
+    instance: Any,
+    key: jax.Array,
+    *,
+    steps: int,
+) -> Episode:
+    """Runs one episode with the actions of a function (key, timestep) -> action, at most `steps` steps."""
+
+    def step(carry: tuple[Episode, TimeStep[Any]]) -> tuple[Episode, TimeStep[Any]]:
+        episode, timestep = carry
+        act_key, step_key = jax.random.split(jax.random.fold_in(play_key, episode.steps))
+        state, timestep = env.step(step_key, episode.state, act(act_key, timestep), instance)
+        return Episode(state, episode.steps + 1, episode.episode_return + timestep.reward), timestep
+
+    def goes_on(carry: tuple[Episode, TimeStep[Any]]) -> jax.Array:
+        return ~carry[1].done & (carry[0].steps < steps)
+
+    reset_key, play_key = jax.random.split(key)
+    state, first = env.reset(reset_key, instance)
+    return jax.lax.while_loop(goes_on, step, (Episode(state, jnp.int32(0), jnp.float32(0)), first))[0]
