@@ -23,7 +23,8 @@ from reproduce.results import Origin, Table, here, results_text
 
 import graphrl
 from graphrl.bench.envs import ROLLOUTS
-from graphrl.bench.steps import STEPS_TABLE, StepRow
+from graphrl.bench.report import STEPS_TABLE
+from graphrl.bench.steps import StepRow
 from graphrl.cli import main as run_command
 from graphrl.commands.parser import Parser
 from graphrl.compare.report import markdown
@@ -52,7 +53,7 @@ MODELS_SETTING = (
     "gymnasium: a Python loop over `to_gymnasium` (1) or `to_gymnasium_vector`, where NumPy draws actions from the "
     "`action_mask` of the observation; with resets, which in `Proposal-v0` are searches. On CPUs, `Compile-v0` and "
     "`Proposal-v0` call compiled host code (the default); the ratio is to the same program in pure JAX. "
-    "`MemoryMap-v0` takes a model's layers. -: a step of all environments takes more than 4 s, or too much memory. "
+    "`MemoryMap-v0` takes a model's layers. -: a call would take more than 4 s, or too much memory. "
     "The machine is shared; CPU time counts."
 )
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_resnet50.onnx"
@@ -70,9 +71,9 @@ def models(folder: Path) -> dict[str, str]:
     function, path = jax.grad(mlp), folder / "mlp.json"
     graphrl.write_json(graphrl.from_jax(function, [jnp.ones((64, 64))] * 6, jnp.ones((8, 64))), path)
     return {
-        str(path): "JAX function (gradient of a perceptron)",
-        str(LIGHT): "ONNX file (ResNet-50)",
-        "zoo:resnet50/training/b8/hlo": "HLO module (training step of ResNet-50)",
+        str(path): "a JAX function (gradient of a perceptron)",
+        str(LIGHT): "an ONNX file (ResNet-50)",
+        "zoo:resnet50/training/b8/hlo": "an HLO module (training step of ResNet-50)",
     }
 
 
@@ -86,10 +87,14 @@ def models_page(rows: Sequence[StepRow], names: dict[str, str], command: str) ->
         lines.append([env, names[model], f"{cells[0].n:,}", *figures, STEPS_TABLE.columns["/ pure JAX"](cells[1])])
     head = [f"{text}{count:,}" for text in ("one program: ", "gymnasium: ") for count in COUNTS]
     table = markdown(["environment", "model", "ops", *head, "64: / pure JAX"], lines)
-    best = [(env, rates[env, next(iter(names)), "gymnasium", 64]) for env in ROLLOUTS]
-    texts = [f"{STEPS_TABLE.columns['steps / s'](row)} of `{env}`" for env, row in best]
+    first, texts = next(iter(names)), []
+    for env in ROLLOUTS:
+        one, many = (rates[env, first, "gymnasium", count] for count in (1, 64))
+        if one.steps_per_s and many.steps_per_s:
+            rate, times = STEPS_TABLE.columns["steps / s"](many), many.steps_per_s / one.steps_per_s
+            texts.append(f"{rate} of `{env}` ({times:.3g} times those of one)")
     summary = (
-        f"Steps a second of 64 environments in gymnasium's vector environment, on a JAX function: {', '.join(texts)}."
+        f"Steps a second of 64 environments in gymnasium's vector environment, on {names[first]}: {', '.join(texts)}."
     )
     return results_text(MODELS_TITLE, [Table(MODELS_TITLE, _origin(rows), (MODELS_SETTING, table), summary)], command)
 

@@ -33,7 +33,7 @@ from graphrl.bench.envs import (
     make_instances,
     random_policy,
 )
-from graphrl.bench.report import Table
+from graphrl.bench.report import STEPS_TABLE, models_table
 from graphrl.bench.timing import (
     BY_GRAPH,
     Limit,
@@ -140,7 +140,8 @@ class Steps:
         policies: Sequence[PolicyName] = DEFAULT_POLICIES,
         models: Sequence[str] = (),
     ) -> None:
-        self._models = {id: {model: find(id).load(model) for model in models} for id in envs}
+        loaders = {id: find(id).load for id in envs}
+        self._models = {id: {model: load(model) for model in models} for id, load in loaders.items()}
         check_counts("counts", counts, MAX_ENVS)
         for name, values, known in (("environments", envs, ()), ("policies", policies, POLICIES)):
             if len(set(values)) < len(values) or not values or (known and not set(values) <= set(known)):
@@ -149,7 +150,7 @@ class Steps:
         if "gymnasium" in policies:
             import_library("gymnasium", "gymnasium")
         self._settings, self._counts = settings, counts
-        self.table = _models_table(models) if models else STEPS_TABLE
+        self.table = models_table(models) if models else STEPS_TABLE
         self._cells = {}
         for env, graphs in self._models.items():
             sizes = [(len(graph.ops), model) for model, graph in graphs.items()]
@@ -446,44 +447,3 @@ def rollout(first: First, policy: Policy, steps: int) -> Callable[..., Any]:
         return done, total, changed
 
     return play
-
-
-def _figure(value: float | None) -> str:
-    """Formats a figure with three digits, and all digits before the point."""
-    if value is None:
-        return "-"
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
-STEPS_TABLE = Table(
-    heading="Steps a second of parallel environments",
-    columns={
-        "environment": lambda row: row.env,
-        "ops": lambda row: f"{row.n:,}",
-        "envs": lambda row: f"{row.envs:,}",
-        "policy": lambda row: row.policy,
-        "steps / s": lambda row: _figure(row.steps_per_s),
-        "s / million": lambda row: _figure(row.s_per_million_steps),
-        "pure JAX": lambda row: _figure(row.jax_steps_per_s),
-        "/ pure JAX": lambda row: "-" if row.ratio_to_jax is None else f"{row.ratio_to_jax:.2f}",
-        "compile s": lambda row: "-" if row.compile_s is None else f"{row.compile_s:.1f}",
-        "": lambda row: row.skipped,
-    },
-    section=lambda row: row.env,
-    labels=("parallel environments", "steps / s"),
-    panels=2,
-    point=lambda row: (
-        None
-        if row.steps_per_s is None
-        else (f"{row.env}, {row.policy}", row.model or f"{row.size:,} ops", row.envs, row.steps_per_s)
-    ),
-)
-
-
-def _models_table(models: Sequence[str]) -> Table:
-    """Returns the table for rows of models: with a column of their names."""
-    environment, *columns = STEPS_TABLE.columns.items()
-    width = max(map(len, models))
-    return STEPS_TABLE._replace(
-        columns=dict([environment, ("graph".ljust(width), lambda row: row.model.ljust(width)), *columns])
-    )

@@ -14,7 +14,8 @@ import graphrl
 from graphrl.bench import envs, machine, steps
 from graphrl.bench.cases import Settings
 from graphrl.bench.envs import ROLLOUTS, gymnasium_steps, make_graphs, make_instances, map_graphs, random_policy
-from graphrl.bench.steps import STEPS_TABLE, Cell, StepRow, Steps, after_reset, cells, rollout
+from graphrl.bench.report import STEPS_TABLE
+from graphrl.bench.steps import Cell, StepRow, Steps, after_reset, cells, rollout
 from graphrl.bench.timing import Limit
 from graphrl.cli import main
 from graphrl.envs import specs
