@@ -171,21 +171,6 @@ def test_command_measures_models(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert first.split()[:4] == ["Ordering-v0", str(path), "7", "2"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ("Ordering-v0 --models absent.onnx", "cannot read absent.onnx"),
-        ("Ordering-v0 --models layered:20x3", "names 3 graphs, where one is needed"),
-        ("Ordering-v0 --models layered:20 --sizes 64", "--sizes does not go with --models"),
-        ("--models layered:20", "--models does not go with the search"),
-        ("Ordering-v0 --policies gym", "must be one or more of random, network, gymnasium"),
-    ],
-)
-def test_wrong_models_and_policies_are_refused(arguments: str, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(arguments) in (1, 2)
-    assert fault in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(f"--envs all --sizes 16 --counts 2 --json --all --policies {','.join(steps.POLICIES)}") == 0
