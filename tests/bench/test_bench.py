@@ -225,7 +225,7 @@ def test_generations_follow_each_other() -> None:
         ),
         (["--envs", ""], 2, "environments are none"),
         (["--envs", "--counts", "0,4"], 2, "counts is 0, 4: must be different numbers from 1 to 65536"),
-        (["--envs", "--policies", "greedy"], 2, "policies are greedy: must be one or more of random, network, gymnasium"),
+        (["--envs", "--policies", "greedy"], 2, "must be one or more of random, network, gymnasium"),
         (["Ordering-v0", "--models", "absent.onnx"], 1, "cannot read absent.onnx"),
         (["Ordering-v0", "--models", "layered:20x3"], 2, "names 3 graphs, where one is needed"),
         (["Ordering-v0", "--models", "layered:20", "--sizes", "64"], 1, "--sizes does not go with --models"),
