@@ -350,7 +350,8 @@ class _Adapted:
     def __init__(self, cell: Cell, first: "First", settings: Settings, log: Log) -> None:
         self._settings = settings
         observed = first.state, first.changed, first.instances.batch
-        self.num_bytes = 4 * _batch_bytes(observed, cell)  # observations of this step and the next, before a reset, too
+        # the instances, and observations of two steps: before and after a reset, on the device and as NumPy arrays
+        self.num_bytes = 9 * _batch_bytes(observed, cell)
         self.fits, self.compile_s = _fits(self.num_bytes), 0.0
         if self.fits:
             log(f"{cell}: compiling")
