@@ -53,7 +53,7 @@ MODELS_SETTING = (
     "gymnasium: a Python loop over `to_gymnasium` (1) or `to_gymnasium_vector`, where NumPy draws actions from the "
     "`action_mask` of the observation; with resets, which in `Proposal-v0` are searches. On CPUs, `Compile-v0` and "
     "`Proposal-v0` call compiled host code (the default); the ratio is to the same program in pure JAX. "
-    "`MemoryMap-v0` takes a model's layers. -: a call would take more than 4 s, or too much memory. "
+    "`MemoryMap-v0` takes the layers of ONNX and HLO. -: a call would take more than 4 s, or too much memory. "
     "The machine is shared; CPU time counts."
 )
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_resnet50.onnx"
