@@ -22,7 +22,7 @@ ROOT := $(CURDIR)
 WHEEL := $(ROOT)/.cache/wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train demo maps test quick lint types docs format bench notebooks wheel lock clean
+.PHONY: help venv train demo maps test quick lint types docs format bench notebooks wheel fresh lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,16 @@ wheel: venv ## build the wheel and install it in .cache/wheel/site
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir "$(WHEEL)/dist" .
 	@$(PIP) install --no-deps --no-index --target "$(WHEEL)/site" "$(WHEEL)"/dist/*.whl
 	@rm -rf build
+
+# What a new user meets: nothing but the wheel and its requirements, an empty home, no caches. Then the same with caches.
+fresh: wheel ## install the wheel in a fresh environment, and time the first lines of README there
+	@rm -rf .cache/fresh && $(PYTHON) -m venv .cache/fresh
+	@.cache/fresh/bin/python -m pip --quiet --disable-pip-version-check install "$(WHEEL)"/dist/*.whl
+	@awk '/^```python/ { on = 1; next } /^```/ && on { exit } on' README.md > .cache/fresh/lines.py
+	@cd .cache/fresh && for caches in without with; do \
+	  start=$$(date +%s%N); env -u XDG_CACHE_HOME -u PYTHONPATH HOME="$$PWD" bin/python lines.py >/dev/null || exit 1; \
+	  echo "README's first lines, $$caches caches: $$(( ($$(date +%s%N) - start) / 1000000 )) ms"; \
+	done
 
 lock: ## update requirements.lock in a fresh environment
 	@rm -rf .cache/lock && mkdir -p .cache

@@ -1,15 +1,16 @@
-"""Environments to measure: their instances, and the policies that choose actions.
+"""Environments to measure: their graphs and instances, the policies that choose actions, and gymnasium's adapter.
 
-Options are the environments' defaults. A batch has up to `MAX_GRAPHS` different graphs; further environments repeat
-them.
+Options are the environments' defaults. A batch has up to `MAX_GRAPHS` different random graphs, or one given model;
+further environments repeat them.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.agents.egrl.domain import layers
 from graphrl.agents.egrl.domain import observe as observe_layers
@@ -24,14 +25,15 @@ from graphrl.agents.regal.proposers import RegalInstance, proposer
 from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
 from graphrl.agents.topoformer.network import priorities
 from graphrl.bench.cases import random_graphs
-from graphrl.costs.maps.chip import NNP_I
-from graphrl.costs.maps.problem import MapProblem, map_problem
-from graphrl.envs import memory_map, ordering
-from graphrl.envs.compile import generator
+from graphrl.costs.maps.chip import find_chip
+from graphrl.costs.maps.problem import map_problem
+from graphrl.envs.adapters.gymnasium import to_gymnasium, to_gymnasium_vector
 from graphrl.envs.registry import make
 from graphrl.errors import GraphrlError, suggest
 from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.sets import layers_of, load_graph
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.learning.ppo.settings import sample
 
 MAX_GRAPHS = 64
@@ -39,7 +41,7 @@ MAX_OPS_OF_GRAPHS = 1 << 15  # ops of all different graphs: features of pairs of
 RESETS = 4  # different graphs where a reset is a search
 NEAR = 0.3  # greatest relative difference between a workload's number of ops and the requested one
 
-PolicyName = Literal["random", "network"]
+PolicyName = Literal["random", "network", "gymnasium"]
 
 
 class Policy(NamedTuple):
@@ -56,17 +58,28 @@ class Instances:
     env: Any
     batch: Any  # leading axis g
     network_params: Any  # further inputs of the network for each instance, leading axis g; () without any
-    ops: int  # of each graph
     episode: int  # steps of an episode
+
+    @property
+    def ops(self) -> int:
+        """Number of ops of each graph."""
+        return int(self.batch.num_ops[0])
+
+
+def _one_step(env: Any, graph: ComputationGraph) -> int:
+    return 1
 
 
 class Rollouts(NamedTuple):
     """How rollouts of an environment are made."""
 
-    instances: Callable[[Any, int, int, int], Instances]  # environment, number of ops, of graphs, seed
     network: Callable[[Any, int], Policy]  # environment, seed of the parameters -> the policy of an untrained network
     agent: str  # whose network it is
     is_once: bool = False  # True if the network is called once an episode, so that whole episodes are measured
+    episode: Callable[[Any, ComputationGraph], int] = _one_step  # environment, graph -> steps of an episode
+    graphs: Callable[[int, int, int], list[ComputationGraph]] = random_graphs  # number of ops, of graphs, seed
+    load: Callable[[str], ComputationGraph] = load_graph  # file or name of a model -> its graph
+    inputs: Callable[[Any, Sequence[ComputationGraph]], Any] = lambda env, graphs: ()  # of the network, see `Instances`
 
 
 def find(id: str) -> Rollouts:
@@ -80,10 +93,16 @@ def find(id: str) -> Rollouts:
     return ROLLOUTS[id]
 
 
-def make_instances(id: str, ops: int, count: int, seed: int) -> Instances:
-    """Creates up to `count` different instances of an environment with about `ops` ops each."""
-    env = make(id)
-    return find(id).instances(env, ops, max(1, min(count, MAX_GRAPHS, MAX_OPS_OF_GRAPHS // ops)), seed)
+def make_graphs(id: str, ops: int, count: int, seed: int) -> list[ComputationGraph]:
+    """Generates up to `count` different graphs of about `ops` ops each for an environment."""
+    return find(id).graphs(ops, max(1, min(count, MAX_GRAPHS, MAX_OPS_OF_GRAPHS // ops)), seed)
+
+
+def make_instances(id: str, graphs: Sequence[ComputationGraph]) -> Instances:
+    """Creates the instances of graphs with equally many ops, on the host."""
+    env, rollouts = make(id), find(id)
+    batch = jax.device_get(env.instances(graphs))
+    return Instances(env, batch, rollouts.inputs(env, graphs), rollouts.episode(env, graphs[0]))
 
 
 def random_policy(env: Any) -> Policy:
@@ -91,9 +110,33 @@ def random_policy(env: Any) -> Policy:
     return _each_step(env.sample_action)
 
 
-def _compile_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    batch = generator.make_instances(random_graphs(ops, count, seed), [env.problem] * count)
-    return Instances(env, batch, (), ops, env.episode_steps)
+def gymnasium_steps(instances: Instances, count: int, seed: int) -> Callable[[int], int]:
+    """Starts episodes in gymnasium's adapter: `to_gymnasium` of one environment, or `to_gymnasium_vector` of several.
+
+    Returns:
+      A function that makes a number of steps in each environment with random valid actions, which NumPy draws from the
+      `action_mask` of the observation. Episodes that end start again. It returns the number of steps of all.
+
+    Raises:
+      GraphrlError: gymnasium is not installed.
+    """
+    index = np.arange(count) % len(instances.batch.num_ops)
+    batch = jax.tree.map(lambda leaf: leaf[index if count > 1 else 0], instances.batch)
+    env = (to_gymnasium_vector if count > 1 else to_gymnasium)(instances.env, batch)
+    rng, (observation, _) = np.random.default_rng(seed), env.reset(seed=seed)
+
+    def draw(mask: np.ndarray) -> np.ndarray:
+        return (mask * (1 - rng.random(mask.shape, np.float32))).argmax(-1)  # 1 - x is never 0
+
+    def work(runs: int) -> int:
+        nonlocal observation
+        for _ in range(runs):
+            observation, _, ended, cut, _ = env.step(jax.tree.map(draw, observation["action_mask"]))
+            if count == 1 and (ended or cut):  # a vector environment starts again by itself
+                observation, _ = env.reset()
+        return runs * count
+
+    return work
 
 
 def _go(env: Any, seed: int) -> Policy:
@@ -102,19 +145,15 @@ def _go(env: Any, seed: int) -> Policy:
     return _each_step(lambda key, observation: sample(key, apply(params, observation)))
 
 
-def _map_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    problems = map_problems(ops, count, seed)
-    hint = EgrlPolicy.settings().hint
-    return Instances(env, memory_map.make_instances(problems), layers(problems, hint=hint), problems[0].steps, 1)
+def map_graphs(ops: int, count: int, seed: int) -> list[ComputationGraph]:
+    """Returns EGRL's workload that has about this number of ops, or else layered graphs."""
+    graph = min((make() for make in WORKLOADS.values()), key=lambda graph: abs(len(graph.ops) - ops))
+    return [graph] if abs(len(graph.ops) - ops) <= NEAR * ops else [layered(ops, seed + i) for i in range(count)]
 
 
-def map_problems(ops: int, count: int, seed: int) -> list[MapProblem]:
-    """Returns the problem of EGRL's workload that has about this number of ops, or else those of layered graphs."""
-    workloads = (make() for make in WORKLOADS.values())
-    graph = min(workloads, key=lambda graph: abs(len(graph.ops) - ops))
-    if abs(len(graph.ops) - ops) <= NEAR * ops:
-        return [map_problem(graph, NNP_I)]
-    return [map_problem(layered(ops, seed + i), NNP_I) for i in range(count)]
+def _layers(env: Any, graphs: Sequence[ComputationGraph]) -> Any:
+    chip = find_chip(env.chip)
+    return layers([map_problem(graph, chip) for graph in graphs], hint=EgrlPolicy.settings().hint)
 
 
 def _egrl(env: Any, seed: int) -> Policy:
@@ -126,10 +165,6 @@ def _egrl(env: Any, seed: int) -> Policy:
         return sample(key, apply(params, observe_layers(layer, observation.previous)))
 
     return Policy(lambda keys, params, layers: layers, jax.vmap(act))
-
-
-def _ordering_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    return Instances(env, ordering.make_instances(random_graphs(ops, count, seed)), (), ops, ops)
 
 
 def _topoformer(env: Any, seed: int) -> Policy:
@@ -147,9 +182,8 @@ def _topoformer(env: Any, seed: int) -> Policy:
     return Policy(prepare, act)
 
 
-def _proposal_instances(env: Any, ops: int, count: int, seed: int) -> Instances:
-    instances = make_regal_instances(_regal_config(env), random_graphs(ops, min(count, RESETS), seed))
-    return Instances(env, instances.proposal, instances.visits, ops, 1)
+def _visits(env: Any, graphs: Sequence[ComputationGraph]) -> Any:
+    return make_regal_instances(_regal_config(env), graphs).visits
 
 
 def _regal(env: Any, seed: int) -> Policy:
@@ -172,8 +206,13 @@ def _each_step(act: Callable[[jax.Array, Any], Any]) -> Policy:
 
 
 ROLLOUTS: Mapping[str, Rollouts] = {
-    "Ordering-v0": Rollouts(_ordering_instances, _topoformer, "topoformer", is_once=True),
-    "MemoryMap-v0": Rollouts(_map_instances, _egrl, "egrl"),
-    "Compile-v0": Rollouts(_compile_instances, _go, "go"),
-    "Proposal-v0": Rollouts(_proposal_instances, _regal, "regal"),
+    "Ordering-v0": Rollouts(_topoformer, "topoformer", is_once=True, episode=lambda env, graph: len(graph.ops)),
+    "MemoryMap-v0": Rollouts(_egrl, "egrl", graphs=map_graphs, load=layers_of, inputs=_layers),
+    "Compile-v0": Rollouts(_go, "go", episode=lambda env, graph: env.episode_steps),
+    "Proposal-v0": Rollouts(
+        _regal,
+        "regal",
+        graphs=lambda ops, count, seed: random_graphs(ops, min(count, RESETS), seed),
+        inputs=_visits,
+    ),
 }

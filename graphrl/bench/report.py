@@ -97,6 +97,40 @@ SEARCH_TABLE = Table(  # a row is a case: graphrl's row and, if it was measured,
 )
 
 
+STEPS_TABLE = Table(
+    heading="Steps a second of parallel environments",
+    columns={
+        "environment": lambda row: row.env,
+        "ops": lambda row: f"{row.n:,}",
+        "envs": lambda row: f"{row.envs:,}",
+        "policy": lambda row: row.policy,
+        "steps / s": lambda row: _figure(row.steps_per_s),
+        "s / million": lambda row: _figure(row.s_per_million_steps),
+        "pure JAX": lambda row: _figure(row.jax_steps_per_s),
+        "/ pure JAX": lambda row: "-" if row.ratio_to_jax is None else f"{row.ratio_to_jax:.2f}",
+        "compile s": lambda row: "-" if row.compile_s is None else f"{row.compile_s:.1f}",
+        "": lambda row: row.skipped,
+    },
+    section=lambda row: row.env,
+    labels=("parallel environments", "steps / s"),
+    panels=2,
+    point=lambda row: (
+        None
+        if row.steps_per_s is None
+        else (f"{row.env}, {row.policy}", row.model or f"{row.size:,} ops", row.envs, row.steps_per_s)
+    ),
+)
+
+
+def models_table(models: Sequence[str]) -> Table:
+    """Returns the table for rows of models: with a column of their names."""
+    environment, *columns = STEPS_TABLE.columns.items()
+    width = max(map(len, models))
+    return STEPS_TABLE._replace(
+        columns=dict([environment, ("graph".ljust(width), lambda row: row.model.ljust(width)), *columns])
+    )
+
+
 def print_shares(rows: Sequence[Row]) -> None:
     """Prints how the BRKGA runs among the rows spend their time, and their compile time with a cache."""
     searches = [row for row in rows if row.own_share is not None]
@@ -125,6 +159,13 @@ def make_table(heading: str, *columns: str) -> RichTable:
     for column in columns:
         table.add_column(column, justify="left" if column == "case" else "right")
     return table
+
+
+def _figure(value: float | None) -> str:
+    """Formats a figure with three digits, and all digits before the point."""
+    if value is None:
+        return "-"
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _rounded(figure: float | None) -> str:

@@ -2,7 +2,8 @@
 
 A program is `jax.vmap` of the policy and `env.step`, in a scan of up to `MAX_STEPS` steps after a reset; resets are not
 timed. (A policy whose network is called once an episode plays whole episodes, with that call.) On CPUs, programs that
-call compiled functions take turns with the same in pure JAX.
+call compiled functions take turns with the same in pure JAX. The policy "gymnasium" is a Python loop over gymnasium's
+adapter instead, which includes resets.
 
 Every environment gets an equal share of the time limit. Cells that would exceed it are left out. A cell with a call of
 more than `MAX_CALL` seconds, or without enough memory, has a row with the reason instead of a rate.
@@ -11,7 +12,7 @@ more than `MAX_CALL` seconds, or without enough memory, has a row with the reaso
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -22,8 +23,17 @@ from jax.sharding import NamedSharding
 
 from graphrl.bench import machine
 from graphrl.bench.cases import Measured, Settings
-from graphrl.bench.envs import Instances, Policy, PolicyName, find, make_instances, random_policy
-from graphrl.bench.report import Table
+from graphrl.bench.envs import (
+    Instances,
+    Policy,
+    PolicyName,
+    find,
+    gymnasium_steps,
+    make_graphs,
+    make_instances,
+    random_policy,
+)
+from graphrl.bench.report import STEPS_TABLE, models_table
 from graphrl.bench.timing import (
     BY_GRAPH,
     Limit,
@@ -33,13 +43,17 @@ from graphrl.bench.timing import (
     compile_program,
     interleaved,
     repeated_calls,
+    timed,
 )
 from graphrl.compiled.custom_call import pure_jax
+from graphrl.envs.adapters.common import import_library
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.graph import ComputationGraph
 from graphrl.units import format_bytes
 
 COUNTS = 1, 16, 256, 4096
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+DEFAULT_POLICIES = POLICIES[:2]
 MAX_ENVS = 1 << 16
 MAX_STEPS = 64  # steps of an episode that are timed
 MAX_CALL = 4.0  # seconds; a rate takes several calls
@@ -54,11 +68,13 @@ class Cell(NamedTuple):
 
     env: str
     policy: PolicyName
-    ops: int  # requested number of ops
+    ops: int  # requested number of ops, or that of the model
     envs: int  # number of parallel environments
+    model: str = ""  # file or name; "": random graphs
 
     def __str__(self) -> str:
-        return f"{self.env}, {self.ops:,} ops, {self.envs:,} environment{'s' * (self.envs > 1)}, {self.policy}"
+        graph = self.model or f"{self.ops:,} ops"
+        return f"{self.env}, {graph}, {self.envs:,} environment{'s' * (self.envs > 1)}, {self.policy}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,11 +82,12 @@ class StepRow(Measured):
     """A table row: the steps a second in a cell. None: not measured."""
 
     env: str  # environment id
-    policy: str  # "random", or "network" of the environment's agent
-    size: int  # requested number of ops
+    policy: str  # "random", "network" of the environment's agent, or "gymnasium": random through its adapter
+    size: int  # requested number of ops, or that of the model
     n: int  # number of ops in each graph
     envs: int  # number of parallel environments
     steps: int  # number of steps of each environment in a call
+    model: str = ""  # file or name of a model; "": random graphs
     steps_per_s: float | None = None  # of all environments, from the median time
     s_per_million_steps: float | None = None
     jax_steps_per_s: float | None = None  # in pure JAX; None if the program is the same
@@ -80,17 +97,21 @@ class StepRow(Measured):
     skipped: str = ""  # the reason why nothing was measured
 
 
-def cells(env: str, sizes: Sequence[int], counts: Sequence[int], policies: Sequence[PolicyName]) -> list[Cell]:
+def cells(
+    env: str, graphs: Sequence[tuple[int, str]], counts: Sequence[int], policies: Sequence[PolicyName]
+) -> list[Cell]:
     """Lists the cells of an environment, the most telling ones first.
+
+    Graphs are pairs of a number of ops and a model, "" for random graphs.
 
     Small graphs and numbers of environments come first, larger ones a place later each, as do the cells of the network.
     A single environment comes last.
     """
-    sizes, counts = sorted(sizes), sorted(counts, key=lambda count: (count == 1, count))
+    counts = sorted(counts, key=lambda count: (count == 1, count))
     places = [
-        (i + j + k, k, j, Cell(env, policy, size, count))
+        (i + j + k, k, j, Cell(env, policy, size, count, model))
         for i, count in enumerate(counts)
-        for j, size in enumerate(sizes)
+        for j, (size, model) in enumerate(sorted(graphs))
         for k, policy in enumerate(sorted(policies, key=POLICIES.index))
     ]
     return [cell for *_, cell in sorted(places, key=lambda place: place[:3])]
@@ -104,24 +125,36 @@ class Steps:
       envs: ids of the environments.
       counts: numbers of parallel environments.
       policies: names of the policies.
+      models: files or names of models to measure instead of random graphs; see `graphs.datasets.sets.load_graph`.
 
     Raises:
-      GraphrlError: an environment is not known.
+      GraphrlError: an environment is not known, a model cannot be read, or gymnasium is not installed.
       ProblemError: a value is out of range, or given twice.
     """
 
     def __init__(
-        self, settings: Settings, envs: Sequence[str], counts: Sequence[int], policies: Sequence[PolicyName] = POLICIES
+        self,
+        settings: Settings,
+        envs: Sequence[str],
+        counts: Sequence[int],
+        policies: Sequence[PolicyName] = DEFAULT_POLICIES,
+        models: Sequence[str] = (),
     ) -> None:
-        for id in envs:
-            find(id)
+        loaders = {id: find(id).load for id in envs}
+        self._models = {id: {model: load(model) for model in models} for id, load in loaders.items()}
         check_counts("counts", counts, MAX_ENVS)
         for name, values, known in (("environments", envs, ()), ("policies", policies, POLICIES)):
             if len(set(values)) < len(values) or not values or (known and not set(values) <= set(known)):
                 fault = f"must be one or more of {', '.join(known)}, each once" if known else "must list each once"
                 raise ProblemError(f"{name} are {', '.join(values) or 'none'}: {fault}")
+        if "gymnasium" in policies:
+            import_library("gymnasium", "gymnasium")
         self._settings, self._counts = settings, counts
-        self._cells = {env: cells(env, settings.sizes, counts, policies) for env in envs}
+        self.table = models_table(models) if models else STEPS_TABLE
+        self._cells = {}
+        for env, graphs in self._models.items():
+            sizes = [(len(graph.ops), model) for model, graph in graphs.items()]
+            self._cells[env] = cells(env, sizes or [(size, "") for size in settings.sizes], counts, policies)
         self.titles = [str(cell) for of_env in self._cells.values() for cell in of_env]
 
     def measure(self, limit: Limit, log: Log) -> Iterator[list[StepRow]]:
@@ -136,7 +169,8 @@ class Steps:
             first_seconds = FIRST_SECONDS
             for number, (env, of_env) in enumerate(self._cells.items()):
                 share = limit.share(len(self._cells) - number)
-                bench = _Environment(self._settings, env, max(self._counts), pinned, first_seconds)
+                models = self._models[env]
+                bench = _Environment(self._settings, env, models, max(self._counts), pinned, first_seconds)
                 for cell in of_env:
                     # every environment has a row, if there is any time left
                     is_first = cell == of_env[0] and (number == 0 or limit.left > 0)
@@ -150,10 +184,18 @@ class Steps:
 class _Environment:
     """Measures the cells of one environment, and predicts the time of a cell from those measured before."""
 
-    def __init__(self, settings: Settings, id: str, most: int, pinned: bool, first_seconds: float) -> None:
-        self._settings, self._id, self._most, self._pinned = settings, id, most, pinned
+    def __init__(
+        self,
+        settings: Settings,
+        id: str,
+        models: Mapping[str, ComputationGraph],
+        most: int,
+        pinned: bool,
+        first_seconds: float,
+    ) -> None:
+        self._settings, self._id, self._models, self._most, self._pinned = settings, id, models, most, pinned
         self.first_seconds = first_seconds  # expected time of the first cell of a policy; later, the longest one
-        self._firsts: dict[int, First] = {}  # by number of ops
+        self._firsts: dict[tuple[int, str], First] = {}  # by number of ops and model
         self._taken: dict[Cell, tuple[float, float]] = {}  # seconds of a call, and of the whole cell
 
     def row(self, cell: Cell, log: Log) -> StepRow:
@@ -191,7 +233,8 @@ class _Environment:
     def _measure(self, cell: Cell, log: Log) -> StepRow:
         log(f"{cell}: preparing")
         started = time.perf_counter()
-        program = _Program(cell, self._first(cell), self._settings, log)
+        kind = _Adapted if cell.policy == "gymnasium" else _Program
+        program = kind(cell, self._first(cell), self._settings, log)
         if not program.fits:
             return self._row(cell, skipped=f"needs {format_bytes(program.num_bytes)} of memory")
         log(f"{cell}: timing")
@@ -212,10 +255,12 @@ class _Environment:
 
     def _first(self, cell: Cell) -> "First":
         """Returns the instances of the cell's size after a reset."""
-        if cell.ops not in self._firsts:
-            instances = make_instances(self._id, cell.ops, self._most, self._settings.seed)
-            self._firsts[cell.ops] = after_reset(instances, self._settings.seed)
-        return self._firsts[cell.ops]
+        place = cell.ops, cell.model
+        if place not in self._firsts:
+            seed = self._settings.seed
+            graphs = [self._models[cell.model]] if cell.model else make_graphs(self._id, cell.ops, self._most, seed)
+            self._firsts[place] = after_reset(make_instances(self._id, graphs), seed)
+        return self._firsts[place]
 
     def _row(self, cell: Cell, **fields: Any) -> StepRow:
         instances = self._first(cell).instances
@@ -233,6 +278,7 @@ class _Environment:
             n=instances.ops,
             envs=cell.envs,
             steps=_timed_steps(cell, instances),
+            model=cell.model,
             **fields,
         )
 
@@ -250,8 +296,7 @@ class _Program:
         network_params = instances.network_params if cell.policy == "network" else ()
         self._rows = first.keys, first.state, first.changed, instances.batch, network_params
         # the batch is made on the host
-        batch = sum(leaf.nbytes for leaf in jax.tree.leaves(self._rows)) // len(first.keys) * cell.envs
-        self.num_bytes = 2 * batch
+        self.num_bytes = 2 * _batch_bytes(self._rows, cell)
         self.compile_s = 0.0
         self._programs: list[jax.stages.Compiled] = []
         if self.fits:
@@ -261,7 +306,7 @@ class _Program:
     @property
     def fits(self) -> bool:
         """True if there is enough memory."""
-        return self.num_bytes <= SHARE_OF_MEMORY * machine.free_bytes()
+        return _fits(self.num_bytes)
 
     def samples(self) -> list[Samples]:
         """Times the programs in turns.
@@ -295,6 +340,39 @@ class _Program:
         if self.fits and self._cell.policy == "random" and _CALLS in (compiled.as_text() or ""):
             with pure_jax():
                 self._programs.append(compile_program(local, *shapes)[0])
+
+
+class _Adapted:
+    """Steps of a cell through gymnasium's adapter; `compile_s` includes a reset and a step."""
+
+    steps = 1
+
+    def __init__(self, cell: Cell, first: "First", settings: Settings, log: Log) -> None:
+        self._settings = settings
+        observed = first.state, first.changed, first.instances.batch
+        # the instances, and observations of two steps: before and after a reset, on the device and as NumPy arrays
+        self.num_bytes = 9 * _batch_bytes(observed, cell)
+        self.fits, self.compile_s = _fits(self.num_bytes), 0.0
+        if self.fits:
+            log(f"{cell}: compiling")
+            started = time.perf_counter()
+            self._work = gymnasium_steps(first.instances, cell.envs, settings.seed)
+            self._work(1)
+            self.compile_s = time.perf_counter() - started
+
+    def samples(self) -> list[Samples]:
+        """Times the steps."""
+        return interleaved([timed(self._work)], self._settings.repeats, self._settings.seconds)
+
+
+def _batch_bytes(rows: Any, cell: Cell) -> int:
+    """Returns the bytes of arrays with a leading axis of instances, for as many environments as the cell has."""
+    leaves = jax.tree.leaves(rows)
+    return sum(leaf.nbytes // len(leaf) for leaf in leaves) * cell.envs
+
+
+def _fits(num_bytes: int) -> bool:
+    return num_bytes <= SHARE_OF_MEMORY * machine.free_bytes()
 
 
 class First(NamedTuple):
@@ -333,6 +411,8 @@ def _policy(cell: Cell, instances: Instances, seed: int) -> Policy:
 
 
 def _timed_steps(cell: Cell, instances: Instances) -> int:
+    if cell.policy == "gymnasium":
+        return _Adapted.steps
     is_whole = cell.policy == "network" and find(cell.env).is_once
     return instances.episode if is_whole else min(instances.episode, MAX_STEPS)
 
@@ -368,35 +448,3 @@ def rollout(first: First, policy: Policy, steps: int) -> Callable[..., Any]:
         return done, total, changed
 
     return play
-
-
-def _figure(value: float | None) -> str:
-    """Formats a figure with three digits, and all digits before the point."""
-    if value is None:
-        return "-"
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
-STEPS_TABLE = Table(
-    heading="Steps a second of parallel environments",
-    columns={
-        "environment": lambda row: row.env,
-        "ops": lambda row: f"{row.n:,}",
-        "envs": lambda row: f"{row.envs:,}",
-        "policy": lambda row: row.policy,
-        "steps / s": lambda row: _figure(row.steps_per_s),
-        "s / million": lambda row: _figure(row.s_per_million_steps),
-        "pure JAX": lambda row: _figure(row.jax_steps_per_s),
-        "/ pure JAX": lambda row: "-" if row.ratio_to_jax is None else f"{row.ratio_to_jax:.2f}",
-        "compile s": lambda row: "-" if row.compile_s is None else f"{row.compile_s:.1f}",
-        "": lambda row: row.skipped,
-    },
-    section=lambda row: row.env,
-    labels=("parallel environments", "steps / s"),
-    panels=2,
-    point=lambda row: (
-        None
-        if row.steps_per_s is None
-        else (f"{row.env}, {row.policy}", f"{row.size:,} ops", row.envs, row.steps_per_s)
-    ),
-)

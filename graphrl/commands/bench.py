@@ -25,7 +25,8 @@ DESCRIPTION = """Measure the throughput of environments, decoders, maps, network
 
   ENV...       steps a second of environments (Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0) against the number
                of parallel environments: with random valid actions, and with the actions of the environment's agent
-               (the untrained network of topoformer, egrl, go or regal); on CPUs also in pure JAX
+               (the untrained network of topoformer, egrl, go or regal); on CPUs also in pure JAX; --models takes
+               your graphs, --policies gymnasium measures the adapter
   --orders     orders a second that the decoders (greedy, 16 samples, a beam of 16) make for batches of layered
                graphs, compared with random-priority orders; up to 512 ops also updates a second of Topoformer
   --maps       memory maps made valid and evaluated a second, on ResNet-50 (57 ops), ResNet-101 (108), BERT (376) and
@@ -45,6 +46,8 @@ EXAMPLES = """examples:
       steps a second of all environments, in 3 minutes
   graphrl bench Ordering-v0 Compile-v0 --sizes 128 --counts 1,64,1024
       steps a second of 1, 64 and 1,024 parallel environments, on graphs of 128 ops
+  graphrl bench Compile-v0 --models model.onnx,zoo:resnet50/training/b8/hlo --policies random,gymnasium
+      on graphs of your own, also through gymnasium's adapter (one environment, or a vector environment)
   graphrl bench Ordering-v0 --policies random --all --threads 1 --output results
       all sizes and numbers of environments on one core, with results/bench.jsonl and a picture
   graphrl bench
@@ -96,7 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     envs.add_argument(
         "--counts", type=option(_numbers), metavar="N,...", help="parallel environments (default: 1,16,256,4096)"
     )
-    envs.add_argument("--policies", type=_names, metavar="P,...", help="policies (default: random,network)")
+    text = "policies: random, network, gymnasium (default: random,network)"
+    envs.add_argument("--policies", type=_names, metavar="P,...", help=text)
+    text = "files or names of models to measure instead of random graphs; save a JAX function's as graph JSON"
+    envs.add_argument("--models", type=_names, metavar="MODEL,...", help=text)
     others = parser.add_argument_group("other benchmarks").add_mutually_exclusive_group()
     for name, kind in KINDS.items():
         text = f"numbers of {kind.batch} (default: {','.join(map(str, kind.counts))})"
@@ -186,11 +192,12 @@ class _Benchmark(NamedTuple):
 def _benchmark(args: argparse.Namespace, name: str | None, settings: "Settings") -> _Benchmark:
     """Selects the benchmark of environments, one of `KINDS` by name, or that of the search."""
     if name == ENVIRONMENTS:
-        from graphrl.bench.steps import COUNTS, POLICIES, STEPS_TABLE, Steps
+        from graphrl.bench.steps import COUNTS, DEFAULT_POLICIES, Steps
 
         counts = args.counts if args.counts is not None else COUNTS[1:2] if args.quick else COUNTS
-        steps = Steps(settings, _ids(args), counts, POLICIES if args.policies is None else args.policies)
-        return _Benchmark(steps.titles, steps.measure, STEPS_TABLE)
+        policies = DEFAULT_POLICIES if args.policies is None else args.policies
+        steps = Steps(settings, _ids(args), counts, policies, args.models or ())
+        return _Benchmark(steps.titles, steps.measure, steps.table)
     if name is not None:
         bench, counts = pkgutil.resolve_name(KINDS[name].bench), getattr(args, name)
         titles = bench.titles(settings, counts)
@@ -213,10 +220,12 @@ def _kind(args: argparse.Namespace) -> str | None:
     if is_envs and other:
         raise GraphrlError(f"--{other} does not go with environments: leave one out")
     name = ENVIRONMENTS if is_envs else other
-    refused = {ENVIRONMENTS: ("graphs", "transfers"), None: ("counts", "policies")}
-    for wrong in refused.get(name, ("graphs", "transfers", "counts", "policies")):
+    refused = {ENVIRONMENTS: ("graphs", "transfers"), None: ("counts", "policies", "models")}
+    for wrong in refused.get(name, ("graphs", "transfers", "counts", "policies", "models")):
         if getattr(args, wrong) is not None:
             raise GraphrlError(f"--{wrong} does not go with {_described(name)}: leave it out")
+    if args.models is not None and args.sizes is not None:
+        raise GraphrlError("--sizes does not go with --models, which have their own: leave one out")
     return name
 
 

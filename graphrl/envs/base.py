@@ -146,7 +146,9 @@ class AutoReset(Generic[State, Observation, Instance]):
         first_state, first = self.env.reset(key_reset, instance)
         last = timestep.observation
         state, observation = jax.tree.map(
-            lambda new, old: jnp.where(timestep.done, new, old), (first_state, first.observation), (state, last)
+            lambda new, old: old if new is old else jnp.where(timestep.done, new, old),  # the same: the instance's
+            (first_state, first.observation),
+            (state, last),
         )
         return state, _with_final(dataclasses.replace(timestep, observation=observation), last)
 

@@ -52,7 +52,8 @@ class DataConfig:
       augment: True gives every training graph new sizes and run times each time (`zoo.augmented`).
       fresh: True generates new training graphs at every step: the seeds of the sets in `train`, which must be generated
         sets, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
-        set's name weights how often it is drawn, and their sizes determine the padding of its batches.
+        set's name weights how often it is drawn, and their sizes determine the padding of its batches; a new graph that exceeds it is left
+        out.
       prefetch: number of training batches that a thread prepares while the device works on earlier ones.
 
     Raises:
@@ -160,9 +161,9 @@ class Data:
         """Creates the training batch of a step, counted from 1.
 
         A bucket is drawn in proportion to its number of graphs, and graphs from it without replacement if it has
-        enough. Fresh graphs have the seeds after those of the step before. If they exceed the bucket's sizes, the batch
-        is padded to the next larger sizes. If individuals share the work, the batch is the whole set, smallest graph
-        first.
+        enough. Fresh graphs have the seeds after those of the step before; one that exceeds the bucket's sizes is
+        replaced by a graph drawn from the bucket, so that a bucket needs one program. If individuals share the work,
+        the batch is the whole set, smallest graph first.
         """
         if self._whole is not None:
             return self._whole
@@ -175,13 +176,14 @@ class Data:
         graphs, to = [bucket.graphs[i] for i in chosen], bucket.sizes
         if bucket.source is not None:
             first = bucket.source.first + (step - 1) * config.graphs
-            graphs = [bucket.source.graph(seed) for seed in range(first, first + config.graphs)]
-            to = to if to.covers(self._common(graphs)) else self._common([*bucket.graphs, *graphs])
+            fresh = [bucket.source.graph(first + i) for i in range(config.graphs)]
+            fits = [to.covers(self._common([graph])) for graph in fresh]
+            graphs = [new if fit else old for new, old, fit in zip(fresh, graphs, fits, strict=True)]
         own = [augmented(graphs[i], int(noise[i])) if config.augment else graphs[i] for i in self._own]
         return Batch(tuple(graph.name for graph in graphs), to, self._build(own, to))
 
     def sizes(self, step: int) -> Padded:
-        """Returns the sizes of the batch of a step; a batch of fresh graphs may be larger."""
+        """Returns the sizes of the batch of a step."""
         return self._whole.sizes if self._whole is not None else self._bucket(step, self._random(step)).sizes
 
     def sample(self, sizes: Padded) -> Any:

@@ -3,20 +3,24 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphrl.bench import machine, steps
+import graphrl
+from graphrl.bench import envs, machine, steps
 from graphrl.bench.cases import Settings
-from graphrl.bench.envs import ROLLOUTS, make_instances, map_problems, random_policy
-from graphrl.bench.steps import STEPS_TABLE, Cell, StepRow, Steps, after_reset, cells, rollout
+from graphrl.bench.envs import ROLLOUTS, gymnasium_steps, make_graphs, make_instances, map_graphs, random_policy
+from graphrl.bench.report import STEPS_TABLE
+from graphrl.bench.steps import Cell, StepRow, Steps, after_reset, cells, rollout
 from graphrl.bench.timing import Limit
 from graphrl.cli import main
 from graphrl.envs import specs
 from graphrl.envs.registry import registered
+from graphrl.graphs.datasets.layered import layered
 
 SMALL = Settings(sizes=(16,), repeats=2, seconds=0.01)
 
@@ -40,11 +44,13 @@ def test_every_environment_is_measured() -> None:
 
 
 def test_the_most_telling_cells_come_first() -> None:
-    order = [(cell.policy, cell.ops, cell.envs) for cell in cells("A", (512, 64), (1, 256, 16), steps.POLICIES)]
+    of_sizes = cells("A", ((512, ""), (64, "")), (1, 256, 16), steps.DEFAULT_POLICIES)
+    order = [(cell.policy, cell.ops, cell.envs) for cell in of_sizes]
     assert len(order) == len(set(order)) == 12
     assert order[:4] == [("random", 64, 16), ("random", 64, 256), ("random", 512, 16), ("network", 64, 16)]
     assert order[-1] == ("network", 512, 1)
     assert str(Cell("A", "random", 512, 1)) == "A, 512 ops, 1 environment, random"
+    assert str(Cell("A", "random", 512, 2, "model.onnx")) == "A, model.onnx, 2 environments, random"
 
 
 def test_random_actions_are_valid_and_uniform() -> None:
@@ -57,13 +63,13 @@ def test_random_actions_are_valid_and_uniform() -> None:
 
 
 def test_sizes_of_memory_maps() -> None:
-    assert [problem.graph.name for problem in map_problems(64, 5, 0)] == ["resnet50"]
-    assert [problem.steps for problem in map_problems(20, 2, 0)] == [20, 20]
+    assert [graph.name for graph in map_graphs(64, 5, 0)] == ["resnet50"]
+    assert [len(graph.ops) for graph in map_graphs(20, 2, 0)] == [20, 20]
 
 
 def test_a_rollout_is_an_episode_of_steps() -> None:
     """Carrying only the changed parts of observations makes no difference."""
-    first = after_reset(make_instances("Ordering-v0", 16, 2, 0), 0)
+    first = after_reset(make_instances("Ordering-v0", make_graphs("Ordering-v0", 16, 2, 0)), 0)
     assert {None} < set(first.sources)
     env, batch = first.instances.env, first.instances.batch
     policy = random_policy(env)
@@ -122,9 +128,52 @@ def test_what_takes_too_long_is_marked_and_the_rest_counted(
     assert "graphrl: 3 of 4 cases were left out for time: --all measures all" in printed.err
 
 
+def test_gymnasium_makes_valid_steps_alone_and_in_a_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An illegal action would end an episode before its last op, and be counted as a reset."""
+    instances = make_instances("Ordering-v0", make_graphs("Ordering-v0", 16, 1, 0))
+    ends: list[np.ndarray] = []
+    for name in ("to_gymnasium", "to_gymnasium_vector"):
+        make = getattr(envs, name)
+        monkeypatch.setattr(envs, name, lambda *args, make=make: Recorded(make(*args), ends))
+    for count in (1, 3):
+        ends.clear()
+        assert gymnasium_steps(instances, count, 0)(32) == 32 * count
+        assert [np.all(end) for end in ends] == ([False] * 15 + [True]) * 2
+        assert all(np.size(end) == count for end in ends)
+
+
+class Recorded:
+    """An environment that records which of its episodes end."""
+
+    def __init__(self, env: Any, ends: list[np.ndarray]) -> None:
+        self._env, self._ends, self.reset = env, ends, env.reset
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        result = self._env.step(action)
+        self._ends.append(np.asarray(result[2]))
+        return tuple(result)
+
+
+def test_command_measures_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Models have a column, their own number of ops, and steps through gymnasium."""
+    path = tmp_path / "chain.json"
+    graphrl.write_json(layered(7, 0), path)
+    bench(f"Ordering-v0 --models {path} --counts 2 --policies random,gymnasium --json --output {tmp_path}")
+    rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [(row.policy, row.model, row.size, row.n, row.steps) for row in rows] == [
+        ("random", str(path), 7, 7, 7),
+        ("gymnasium", str(path), 7, 7, 1),
+    ]
+    assert all(row.steps_per_s for row in rows)
+    Steps(SMALL, ["Ordering-v0"], (2,), models=[str(path)]).table.printer()(rows)
+    head, first = capsys.readouterr().out.splitlines()[2:4]
+    assert head.split()[:4] == ["environment", "graph", "ops", "envs"]
+    assert first.split()[:4] == ["Ordering-v0", str(path), "7", "2"]
+
+
 @pytest.mark.slow
 def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("--envs all --sizes 16 --counts 2 --json --all") == 0
+    assert bench(f"--envs all --sizes 16 --counts 2 --json --all --policies {','.join(steps.POLICIES)}") == 0
     rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
     assert [(row.env, row.policy) for row in rows] == [(env, policy) for env in ROLLOUTS for policy in steps.POLICIES]
     assert all(row.steps_per_s for row in rows)

@@ -1,11 +1,15 @@
 """The page of the environments' steps a second."""
 
+import dataclasses
+import itertools
 import json
 from pathlib import Path
 
-from environment_steps import page, read
+from environment_steps import COUNTS, models, models_page, page, read
 
+from graphrl.bench.envs import ROLLOUTS
 from graphrl.bench.steps import StepRow
+from graphrl.graphs.datasets.sets import load_graph
 
 
 def row(env: str, envs: int, **rates: object) -> StepRow:
@@ -29,3 +33,19 @@ def test_the_page_has_all_rows_in_order_and_quotes_the_best(tmp_path: Path) -> N
     lines = "needs 3 GiB of memory", "MemoryMap-v0 | 57 | 1 | random | 1,000 |", "MemoryMap-v0 | 57 | 16 | random |"
     places = [text.index(line) for line in lines]
     assert places == sorted(places)
+
+
+def test_the_page_of_models_has_a_line_for_each(tmp_path: Path) -> None:
+    names = models(tmp_path)
+    assert len(load_graph(next(iter(names))).ops) > 20
+    rates = {("random", 1): 10.0, ("random", 64): 20.0, ("random", 1024): 30.0, ("gymnasium", 1): 5.0}
+    rates["gymnasium", 64] = 50.0
+    rows = [
+        dataclasses.replace(row(env, count), model=model, policy=policy, steps_per_s=rates.get((policy, count)))
+        for env, model, policy, count in itertools.product(ROLLOUTS, names, ("random", "gymnasium"), COUNTS)
+    ]
+    text = models_page(rows, names, "python x.py")
+    assert "perceptron): 50 of `Ordering-v0` (10 times those of one), " in text
+    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == 1 + len(ROLLOUTS) * len(names)  # and the line below the head
+    assert "| Ordering-v0 | an ONNX file (ResNet-50) | 57 | 10 | 20 | 30 | 5 | 50 | - | - |" in lines

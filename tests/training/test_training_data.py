@@ -91,13 +91,15 @@ def test_fresh_graphs_never_come_again_and_follow_from_seed_and_step() -> None:
     assert 0 < sizes.count(min(sizes)) < len(sizes)
 
 
-def test_a_fresh_graph_that_is_too_large_gets_larger_arrays() -> None:
+def test_a_fresh_graph_that_is_too_large_is_left_out() -> None:
     batches = fresh()
     small, large = sorted(batches._buckets, key=lambda bucket: bucket.sizes.ops)
     assert isinstance(small.sizes, Sizes)
-    batches._buckets = [small._replace(sizes=dataclasses.replace(small.sizes, uses=8)), large]
-    made = [batches.batch(step).sizes for step in range(1, 9)]
-    assert min(sizes.uses for sizes in made if isinstance(sizes, Sizes)) > 8
+    batches._buckets = [small._replace(sizes=dataclasses.replace(small.sizes, uses=small.sizes.uses // 2)), large]
+    made = [batches.batch(step) for step in range(1, 9)]
+    known = {graph.name for graph in small.graphs}
+    assert {batch.sizes for batch in made} <= {bucket.sizes for bucket in batches._buckets}
+    assert any(set(batch.names) <= known for batch in made)
 
 
 def test_fresh_graphs_stay_apart_from_those_of_validation() -> None:

@@ -245,7 +245,31 @@ def _programs(env: Environment[Any, Any, Any], *, batched: bool = False) -> _Pro
         key, now = jax.random.split(key)
         return key, *env.step(now, state, action, instance)
 
-    return _Programs(*(jax.jit(jax.vmap(function) if batched else function) for function in (reset, step)))
+    return _Programs(*(_without_copies(jax.vmap(function) if batched else function) for function in (reset, step)))
+
+
+def _without_copies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a function whose last argument is an instance, for one shape of arguments.
+
+    Results that are arrays of the instance, such as an observation's relations of ops, are not computed: a compiled
+    program would copy them, which can take much longer than a step.
+    """
+    places: list[int | None] = []  # of each result among the instance's arrays; None: the program computes it
+    structure: Any = None
+
+    @jax.jit
+    def computed(*arguments: Any) -> list[jax.Array]:
+        nonlocal places, structure
+        results, structure = jax.tree.flatten(function(*arguments))
+        given = jax.tree.leaves(arguments[-1])
+        places = [next((i for i, one in enumerate(given) if one is result), None) for result in results]
+        return [result for result, place in zip(results, places, strict=True) if place is None]
+
+    def call(*arguments: Any) -> Any:
+        new, given = iter(computed(*arguments)), jax.tree.leaves(arguments[-1])
+        return jax.tree.unflatten(structure, [next(new) if place is None else given[place] for place in places])
+
+    return call
 
 
 def _mask(observation: Any, flattened: Flattened, instance: Any) -> np.ndarray:
