@@ -52,8 +52,8 @@ class DataConfig:
       augment: True gives every training graph new sizes and run times each time (`zoo.augmented`).
       fresh: True generates new training graphs at every step: the seeds of the sets in `train`, which must be generated
         sets, increase with the step. `buckets` is ignored, since each set is one bucket. The number of graphs in a
-        set's name weights how often it is drawn, and their sizes determine the padding of its batches; a new graph that exceeds it is left
-        out.
+        set's name weights how often it is drawn, and their sizes determine the padding of its batches; a new graph that
+        exceeds it is left out.
       prefetch: number of training batches that a thread prepares while the device works on earlier ones.
 
     Raises:
