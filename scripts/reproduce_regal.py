@@ -15,9 +15,11 @@ section to --results. Everything takes days on two cores. --sections, --graphs, 
 from functools import partial
 
 from reproduce.launcher import Section, main
-from reproduce.regal import sweeps, tables
+from reproduce.regal import kinds, sweeps, tables
 from reproduce.regal.settings import TASKS, Settings
 from reproduce.regal.sweeps import evolved, overhead
+
+from graphrl.compare.report import problem_line
 
 SECTIONS = {
     **{name: Section(f"{task.title} on 2 devices", partial(tables.table, task=name)) for name, task in TASKS.items()},
@@ -26,6 +28,10 @@ SECTIONS = {
             f"{task.title}: the policies that ship", partial(tables.table, task=name, shipped=True)
         )
         for name, task in TASKS.items()
+    },
+    **{
+        name: Section(f"Many kinds of graphs: {problem_line(problem)}", partial(kinds.table, task=name))
+        for name, problem in kinds.PROBLEMS.items()
     },
     "time": Section("Some methods at equal time", sweeps.timed),
     "limits": Section("Quality against the evaluation limit", sweeps.limits),

@@ -22,7 +22,9 @@ from graphrl.training.agent import Policy
 P = TypeVar("P", bound=Policy[Any])
 
 
-def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str]) -> list[Path]:
+def train_policies(
+    kind: type[Policy[Any]], agent: str, run: Path, seeds: int, settings: Sequence[str], config: str = ""
+) -> list[Path]:
     """Trains policies with seeds from 0, and returns their files. Existing files are kept.
 
     Args:
@@ -31,11 +33,12 @@ def train_policies(kind: type[Policy[Any]], agent: str, run: Path, seeds: int, s
       run: prefix of the runs' folders and of the policies' files, which a seed completes. Interrupted runs continue.
       seeds: number of seeds.
       settings: values for --set of `graphrl train`; later ones override.
+      config: file for its --config, if any.
 
     Raises:
       GraphrlError: training fails or is interrupted.
     """
-    words = [word for setting in settings for word in ("--set", setting)]
+    words = [*(("--config", config) if config else ()), *(word for setting in settings for word in ("--set", setting))]
 
     def make(folder: Path, seed: int) -> Policy[Any]:
         if graphrl(["train", agent, "--out", str(folder), "--resume", "--seed", str(seed), *words]):

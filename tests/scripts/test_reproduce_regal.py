@@ -67,7 +67,7 @@ def test_unseen_graphs_are_not_those_of_training() -> None:
         graph.name for graph in settings.unseen("synthetic", 200, False)
     ]
     for which in (settings.MAKESPAN["test"], settings.MEMORY_TEST):
-        programs = settings._programs(which, False)
+        programs = settings.programs(which, False)
         assert {select_one(name).split for name in programs} == {"test"}
         task = "zoo-makespan" if which == settings.MAKESPAN["test"] else "zoo-memory"
         graphs = settings.unseen(task, len(programs) + 2, False)

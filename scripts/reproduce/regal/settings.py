@@ -63,20 +63,19 @@ def _synthetic_data(quick: bool) -> list[str]:
 
 def _zoo(which: tuple[str, int], count: int, quick: bool) -> list[ComputationGraph]:
     """Loads programs of families that no policy has seen, then variants with other sizes and times, as in REGAL."""
-    names = _programs(which, quick)[:count]
-    programs = [zoo.load(name).graph for name in names]
-    rounds = range(-(-count // len(programs)))
-    varied = (graph if not i else zoo.augmented(graph, i) for i in rounds for graph in programs)
+    own = [zoo.load(name).graph for name in programs(which, quick)[:count]]
+    rounds = range(-(-count // len(own)))
+    varied = (graph if not i else zoo.augmented(graph, i) for i in rounds for graph in own)
     return [graph for graph, _ in zip(varied, range(count), strict=False)]
 
 
 def _zoo_data(quick: bool) -> list[str]:
-    sets = {name: _programs(MAKESPAN[name], quick) for name in ("train", "validation")}
+    sets = {name: programs(MAKESPAN[name], quick) for name in ("train", "validation")}
     named = [f"data.{name}={','.join(zoo.PREFIX + program for program in some)}" for name, some in sets.items()]
     return [*named, "data.augment=true", "data.buckets=2", "agent.genes=all", "training.steps=100"]
 
 
-def _programs(which: tuple[str, int], quick: bool) -> list[str]:
+def programs(which: tuple[str, int], quick: bool) -> list[str]:
     """Lists compiled programs (HLO) of a split within the size limits, the smallest first."""
     words, most = which
     entries = sorted((entry.ops, entry.name) for entry in zoo.select(words) if LEAST_OPS <= entry.ops <= most)
