@@ -83,7 +83,7 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
     assert functions.score in metrics
 
 
-@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(PAPER, hint="list")])
+@pytest.mark.parametrize("config", [SMALL, PAPER])
 def test_one_and_two_devices_give_the_same_parameters(config: RegalConfig) -> None:
     """Two processes: test_training_loop.py tests them for the loop, which is the same for every agent."""
     one, two = after(config, 1, 2), after(config, 2, 2)
