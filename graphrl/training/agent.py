@@ -64,8 +64,8 @@ class Agent:
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
       methods: settings -> the methods that `graphrl evaluate` plays a checkpoint with these settings by, as in
         "regal:checkpoint=PATH".
-      opponents: the methods that it compares them with, if they support the problem's objective; the
-        first is the baseline.
+      opponents: the methods that it compares them with, if they support the problem's objective; the first is the
+        baseline.
       data, schedule: default settings of the data and of the loop.
       load: (settings, names of graph sets) -> their graphs, as the agent sees them.
       sizes: (settings, graphs) -> padded sizes that cover all of them.

@@ -13,6 +13,7 @@ from flax import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphrl.agents import find_agent
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy
 from graphrl.costs.problem import Problem
@@ -23,6 +24,9 @@ from graphrl.graphs.padding import common_sizes
 from graphrl.methods import digest, find_solver
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.chromosomes.brkga import UNIFORM
+from graphrl.training.config import as_dict
+from graphrl.training.folder import RunSettings, write_settings
+from graphrl.training.run import default_config, run_config
 
 CONFIG = RegalConfig(rounds=1, width=8, placement="independent")
 GRAPH = regal_like(1, num_ops=15)
@@ -113,6 +117,17 @@ def test_files_of_version_0_2_are_read_unless_their_policy_has_a_hint(tmp_path: 
             assert Policy.load(old).digest == policy.digest
     with pytest.raises(GraphrlError, match=r"old.msgpack: agent.hint was removed: must be 'none'"):
         find_solver(f"regal+:checkpoint={old}")(Task(GRAPH, PROBLEM, Budget(evaluations=80)))
+
+
+def test_runs_with_the_removed_setting_continue_unless_they_had_a_hint(tmp_path: Path) -> None:
+    agent = find_agent("regal")
+    for hint in ("list", "none"):
+        stored = as_dict(default_config(agent))
+        write_settings(tmp_path, RunSettings("regal", {**stored, "agent": {**stored["agent"], "hint": hint}}))
+        if hint == "list":
+            with pytest.raises(ProblemError, match=r"agent.hint was removed: must be 'none'"):
+                run_config(agent, {}, tmp_path, name="regal")
+    assert run_config(agent, {"training": {"steps": 5}}, tmp_path, name="regal").agent == RegalConfig()
 
 
 def test_idrs_is_the_best_of_samples(saved: str) -> None:

@@ -78,9 +78,7 @@ class Policy(agent.Policy[RegalConfig]):
         """See `training.agent.Policy`. Version 0.2 had one network, and a list schedule as its optional hint."""
         values = {"placement": "independent", **super().current_settings(values)}
         if values.pop("hint", "none") != "none":
-            raise ProblemError(
-                "agent.hint was removed: must be 'none', as in new policies of graphrl train regal"
-            )
+            raise ProblemError("agent.hint was removed: must be 'none', as in new policies of graphrl train regal")
         return values
 
 
