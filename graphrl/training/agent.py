@@ -130,11 +130,7 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def current_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts stored settings of the agent, perhaps of an earlier version, to those of this version.
-
-        Raises:
-          ProblemError: a setting has no equivalent in this version.
-        """
+        """Converts stored settings of the agent, perhaps of an earlier version, to those of this version."""
         return renamed(values, "agent.")
 
     @functools.cached_property
@@ -288,7 +284,7 @@ class Policy(ABC, Generic[C]):
         if not isinstance(values, dict):
             raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings")
         try:
-            config = updated(cls.settings(), cls.current_settings(values))
+            config = updated(cls.settings(), cls.current_settings(values), "agent.")
         except GraphrlError as error:
             raise GraphrlError(f"{quote_path(path)}: {error}") from None
         # shipped policies fit; the check traces the network, which takes most of a second

@@ -115,7 +115,7 @@ def test_files_of_version_0_2_are_read_unless_their_policy_has_a_hint(tmp_path: 
         old.write_bytes(serialization.msgpack_serialize({**file, "config": json.dumps(config | hint)}))
         if hint != {"hint": "list"}:
             assert Policy.load(old).digest == policy.digest
-    with pytest.raises(GraphrlError, match=r"old.msgpack: agent.hint was removed: must be 'none'"):
+    with pytest.raises(GraphrlError, match=r"old.msgpack: there is no setting 'agent.hint' any more: train without it"):
         find_solver(f"regal+:checkpoint={old}")(Task(GRAPH, PROBLEM, Budget(evaluations=80)))
 
 
@@ -125,7 +125,7 @@ def test_runs_with_the_removed_setting_continue_unless_they_had_a_hint(tmp_path:
         stored = as_dict(default_config(agent))
         write_settings(tmp_path, RunSettings("regal", {**stored, "agent": {**stored["agent"], "hint": hint}}))
         if hint == "list":
-            with pytest.raises(ProblemError, match=r"agent.hint was removed: must be 'none'"):
+            with pytest.raises(ProblemError, match=r"there is no setting 'agent.hint' any more: train without it"):
                 run_config(agent, {}, tmp_path, name="regal")
     assert run_config(agent, {"training": {"steps": 5}}, tmp_path, name="regal").agent == RegalConfig()
 

@@ -13,7 +13,6 @@ from graphrl.agents.regal.visits import make_visits
 from graphrl.costs.problem import Problem
 from graphrl.envs.graph_environment import stacked
 from graphrl.envs.proposal import coding, gene_choices, make_instance, to_beta_table
-from graphrl.errors import ProblemError
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.networks.base import Network, network
@@ -77,8 +76,8 @@ class Policy(agent.Policy[RegalConfig]):
     def current_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """See `training.agent.Policy`. Version 0.2 had one network, and a list schedule as its optional hint."""
         values = {"placement": "independent", **super().current_settings(values)}
-        if values.pop("hint", "none") != "none":
-            raise ProblemError("agent.hint was removed: must be 'none', as in new policies of graphrl train regal")
+        if values.get("hint") == "none":
+            del values["hint"]
         return values
 
 
