@@ -76,7 +76,8 @@ def find_agent(name: str) -> "Agent":
     """
     known = agents()
     if name not in known:
-        raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}")
+        own = "register your own by an entry point or graphrl.agents.register: see graphrl train --help"
+        raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}; {own}")
     module, _, attribute = known[name].partition(":")
     what = f"agent {name!r}: entry point {known[name]!r}"
     agent = import_entry_point(f"{module}:{attribute or 'AGENT'}", what)

@@ -1,6 +1,7 @@
 """`graphrl train AGENT`: trains an agent, in one run or a sweep of seeds and settings, and resumes training."""
 
 import argparse
+import contextlib
 import math
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.agents import agents
 from graphrl.commands.common import integer, print_json
 from graphrl.commands.parser import Parser
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ EXAMPLES = """agents:
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
   ppo         PPO in any environment (--env) with any networks (--network)
-  your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"
+  your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"; or,
+  for the process of a script, graphrl.agents.register("mine", "my_agent:AGENT") and graphrl.cli.main(["train", "mine"])
 
 settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
 data.* (graphs and batches), agent.* (problem, network, learning) and seed. KEY=VALUE after the agent, or --set
@@ -171,7 +173,7 @@ def _train_one(args: argparse.Namespace, agent: "Agent", values: Mapping[str, An
         _print_interrupted(args.agent, folder)
         return 1
     if devices.is_main():
-        _report(result, args, folder)
+        _report(result, args, folder, comparable=_is_comparable(agent, config.agent))
     return int(result.outcome.interrupted)
 
 
@@ -215,7 +217,14 @@ def _resume_with(agent: str, folder: Path) -> str:
     return f"resume with: graphrl train {agent} --out {folder} --resume"
 
 
-def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
+def _is_comparable(agent: "Agent", settings: Any) -> bool:
+    """True if `graphrl evaluate` has plans of the trained policy to compare."""
+    with contextlib.suppress(GraphrlError):  # the environment of `ppo` makes no plans
+        return bool(agent.methods(settings)) and agent.problem(settings) is not None
+    return False
+
+
+def _report(result: "Result", args: argparse.Namespace, folder: Path, *, comparable: bool) -> None:
     from graphrl.training.checkpoints import read_info
 
     step, interrupted, validations = result.outcome
@@ -229,7 +238,11 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
         rows = [("held-out graphs", "step 0", f"step {best.step} (best)")]
         rows += [(name, f"{before[name]:.4g}", f"{after[name]:.4g}") for name in after if name != "step"]
         print("\n".join(align_columns(rows, left=1)))
-        print(f"best checkpoint: {result.best}\ncompare it with other methods: graphrl evaluate {folder}")
+        print(f"best checkpoint: {result.best}")
+        if comparable:
+            print(f"compare it with other methods: graphrl evaluate {folder}")
+        else:
+            print(f"learning curve: graphrl plot {folder}")
     if interrupted:
         text = f"stopped at step {step}, checkpoint saved; {_resume_with(args.agent, folder)}"
         print(f"graphrl: {text}", file=sys.stderr)
