@@ -54,8 +54,8 @@ KEY=VALUE, changes one. A file for --config has the same names in TOML or JSON; 
 seeds and sweeps: --seeds 0-4 trains five seeds one after another, in DIR/seed-0 to DIR/seed-4. --sweep trains each of
 the values of a setting, in DIR/agent.learning_rate=0.01 ...; several --sweep train all combinations, and --seeds each
 with several seeds. Every folder is a run as any other. Seeds share the graphs and the compiled programs. The table at
-the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval. A run whose numbers
-become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
+the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval, and cautions where
+numbers of updates differ or intervals overlap. A run whose numbers become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
 
 stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
 --resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run
@@ -255,26 +255,49 @@ def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Pat
     if args.json:
         print_json(summary)
     elif scored:
-        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "mean", "95% interval")]
+        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "updates", "mean", "95% interval")]
         if len(settings) == 1:
-            rows += [(Path(run["folder"]).name, "1", f"{run['best_score']:.4g}", "-") for run in settings[0]["runs"]]
+            rows += [
+                (Path(run["folder"]).name, "1", f"{run['step']}", f"{run['best_score']:.4g}", "-")
+                for run in settings[0]["runs"]
+            ]
         if len(settings) > 1 or len(settings[0]["runs"]) > 1:
             rows += [_row(setting) for setting in settings]
         print("\n".join(align_columns(rows, left=1)))
         if len(scored) > 1:
-            print(f"best setting: {max(scored, key=lambda setting: setting['mean'])['setting']}")
+            _print_best(scored)
         print(f"learning curves: graphrl plot {folder}")
     if summary["interrupted"]:
         print(f"graphrl: stopped; {_resume_with(args.agent, folder)}", file=sys.stderr)
 
 
-def _row(setting: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def _print_best(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Prints which setting has the highest mean, and why that may not make it the best."""
+    best = max(settings, key=lambda setting: setting["mean"])
+    print(f"best setting: {best['setting']}")
+    runs = [run for setting in settings for run in setting["runs"]]
+    if " to " in (updates := _updates(runs)):
+        most = max(run["step"] for run in runs)
+        print(f"caution: the runs have {updates} updates: --resume training.steps={most} makes them equal")
+    if any(len(setting["runs"]) == 1 for setting in settings):
+        print("caution: one run of a setting has no interval: train several seeds (--seeds)")
+    elif any(setting["high"] >= best["low"] for setting in settings if setting is not best):
+        print("caution: its interval overlaps another: the difference may be chance, and more seeds would tell")
+
+
+def _row(setting: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     """Builds a setting's row of the table."""
     name, count = setting["setting"] or "all", len(setting["runs"])
     if setting["mean"] is None:
-        return name, "0", "-", "-"
+        return name, "0", "-", "-", "-"
     ends = f"{setting['low']:.4g} to {setting['high']:.4g}" if count > 1 else "-"
-    return name, str(count), f"{setting['mean']:.4g}", ends
+    return name, str(count), _updates(setting["runs"]), f"{setting['mean']:.4g}", ends
+
+
+def _updates(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Formats the numbers of updates of some runs: "60", or "20 to 60"."""
+    steps = [run["step"] for run in runs]
+    return f"{min(steps)} to {max(steps)}" if min(steps) < max(steps) else str(steps[0])
 
 
 def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -> dict[str, Any]:
