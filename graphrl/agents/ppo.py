@@ -166,7 +166,9 @@ def _environment(config: PpoConfig) -> Any:
 
 @contextlib.contextmanager
 def _as_one_line(name: str) -> Iterator[None]:
-    """Context manager that converts errors of a user's code to a `GraphrlError` of one line: `name`, the fault, and its place."""
+    """Context manager that converts errors of a user's code to a `GraphrlError` of one line: `name`, the fault, and its
+    place in that code.
+    """
     try:
         yield
     except GraphrlError as error:

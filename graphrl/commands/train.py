@@ -55,7 +55,8 @@ seeds and sweeps: --seeds 0-4 trains five seeds one after another, in DIR/seed-0
 the values of a setting, in DIR/agent.learning_rate=0.01 ...; several --sweep train all combinations, and --seeds each
 with several seeds. Every folder is a run as any other. Seeds share the graphs and the compiled programs. The table at
 the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval, and cautions where
-numbers of updates differ or intervals overlap. A run whose numbers become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
+numbers of updates differ or intervals overlap. A run whose numbers become infinite or NaN ends alone. A list is one
+value in brackets: --sweep data.train=[a,b],[c].
 
 stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
 --resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run

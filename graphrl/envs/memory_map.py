@@ -193,7 +193,7 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
         if not any(op.weight_bytes for graph in layers for op in graph.ops):
             function = layers[0].name
             warnings.warn(
-                f"graph {function!r} has no weights to place: all arguments of a function count as inputs. To have some, "
+                f"graph {function!r} has no weights to place: all arguments of a function are inputs. To have some, "
                 f"pass graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
                 stacklevel=4,
             )

@@ -184,7 +184,7 @@ def test_faults_are_one_line() -> None:
         (lambda: env.instance(GRAPH, 3), "1 arguments for a model that is not a function"),
         (lambda: env.plan(GRAPH, batch, states), "the instance has a batch axis, of 2: pass one"),
         (lambda: env.plan(GRAPH, instance, states), "the state is not of one episode of this instance"),
-        (lambda: env.plan(CALLED[0], instance, state), r"a function needs its arguments: pass \(function, \*arguments\)"),
+        (lambda: env.plan(CALLED[0], instance, state), r"needs its arguments: pass \(function, \*arguments\)"),
         (lambda: env.instance(loss), "Without them: TypeError: loss.. missing 2 required positional arguments"),
         (lambda: env.plan(OTHER, instance, state), "the instance has 10 ops: graph 'dag1' has 7"),
         (lambda: graphrl.make("MemoryMap-v0", chip="none"), "chips by name are nnp-i"),
