@@ -104,7 +104,7 @@ def three_options(env: Any) -> ppo.PolicyValue:
 
 
 def three_fixed(env: Any) -> ppo.PolicyValue:
-    fixed: Any = Network(lambda key, view: {}, lambda params, view: jnp.zeros(3))  # type: ignore[arg-type,return-value]
+    fixed: Any = Network(lambda key, view: {}, lambda params, view: jnp.zeros(3))
     return ppo.PolicyValue(fixed, network(Perceptron(1)))
 
 
