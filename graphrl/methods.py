@@ -71,10 +71,8 @@ METHODS: dict[str, str] = {
     "cp-sat": "graphrl.solvers.exact.solver",
     # trained
     "regal": "graphrl.agents.regal.agent",
-    "regal-hint": "graphrl.agents.regal.agent",
     "regal+": "graphrl.agents.regal.agent",
     "idrs": "graphrl.agents.regal.agent",
-    "idrs-hint": "graphrl.agents.regal.agent",
     "topoformer": "graphrl.agents.topoformer.agent",
     "topoformer+": "graphrl.agents.topoformer.agent",
     "go": "graphrl.agents.go.agent",
@@ -97,7 +95,12 @@ KINDS = {
     ),
 }
 """Of methods that play no policy. Trained ones are agents."""
-SUCCESSORS = {"anneal-keys": "anneal-schedule", "brute-force": "cp-sat"}  # of removed methods
+SUCCESSORS = {  # of removed methods
+    "anneal-keys": "anneal-schedule",
+    "brute-force": "cp-sat",
+    "idrs-hint": "idrs",
+    "regal-hint": "regal",
+}
 
 MAP_KINDS = {
     "part of `auto`": "auto anneal cp-sat",

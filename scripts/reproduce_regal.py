@@ -1,9 +1,7 @@
 """REGAL against classical methods on unseen graphs: the tables of the paper, with their pictures.
 
-Policies are trained here with --seeds seeds, each into a file in --out/training, unless that file exists. `regal` is
-REGAL as published. A policy with a recurrent encoder is GAS. A policy that observes a plan of list scheduling is that
-of regal-hint (with a recurrent encoder gas-hint). Sections that end with shipped take the policies of the package, and
-train nothing.
+Policies are trained here with --seeds seeds, each into a file in --out/training, unless that file exists. A policy with
+a recurrent encoder is GAS. Sections that end with shipped take the policies of the package, and train nothing.
 
 Writes runs.jsonl with a row for each run (a stopped run resumes), pictures and policies to --out, and a file for each
 section to --results. Everything takes days on two cores. --sections, --graphs, --seeds and --methods make it shorter;

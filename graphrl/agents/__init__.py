@@ -32,9 +32,9 @@ AGENTS = {
     "go": "graphrl.agents.go.agent",
     "ppo": "graphrl.agents.ppo",
     "regal": "graphrl.agents.regal.agent",
-    "regal-hint": "graphrl.agents.regal.agent:HINT",
     "topoformer": "graphrl.agents.topoformer.agent",
 }
+SUCCESSORS = {"regal-hint": "regal"}  # of removed agents
 
 
 def register(name: str, entry_point: str) -> None:
@@ -76,6 +76,8 @@ def find_agent(name: str) -> "Agent":
     """
     known = agents()
     if name not in known:
+        if name in SUCCESSORS:
+            raise ProblemError(f"there is no agent {name!r} any more: use {SUCCESSORS[name]!r}")
         own = "register your own by an entry point or graphrl.agents.register: see graphrl train --help"
         raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}; {own}")
     module, _, attribute = known[name].partition(":")

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         )
     info = read(path).info  # all of it, so that a broken checkpoint fails here instead of missing in the table
     agent = find_agent(info.agent)
-    config = updated(default_config(agent), info.config)
+    config = updated(default_config(agent), agent.current_settings(info.config))
     problem: Any = agent.problem(config.agent)
     args.models = [*args.models, *args.dataset] or list(config.data.test)
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}

@@ -22,8 +22,8 @@ resamples; the IQM is the mean of the middle half of the seeds."""
 EXAMPLES = """examples:
   graphrl plot out/regal
       the held-out score of one run, or of all seeds in the folder
-  graphrl plot out/regal out/regal-hint --metric validation/improvement --aggregate iqm --output curves.pdf
-      compare two agents
+  graphrl plot out/regal out/regal-5000 --metric validation/improvement --aggregate iqm --output curves.pdf
+      compare two runs
   graphrl plot out/a out/b --names "width 16,width 64" --metric entropy --x seconds
       a training metric against time, with other names in the legend
   graphrl plot out/regal --json regal.json

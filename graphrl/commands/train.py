@@ -32,7 +32,7 @@ validation), and step-*/ (checkpoints: the latest ones, and the best on the held
 `graphrl evaluate FOLDER` compares the trained agent with other methods; `graphrl plot FOLDER` draws learning curves."""
 
 EXAMPLES = """agents:
-  regal       proposals for BRKGA, a genetic search of placements and orders; regal-hint also sees a list schedule
+  regal       proposals for BRKGA, a genetic search of placements and orders
   topoformer  orders of one device for the least peak memory
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer

@@ -47,7 +47,6 @@ from graphrl.plan import Plan
 from graphrl.solvers.chromosomes import brkga
 from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, beta_table, run_grouped
 from graphrl.solvers.chromosomes.brkga_solver import decisions
-from graphrl.solvers.rules.list_scheduling import quick_schedule
 
 CodingName = Literal["moments", "shapes"]
 MEANS = tuple(i / 16 for i in range(1, 16))
@@ -136,7 +135,7 @@ class ProposalInstance:
     """One graph with features for the network; a batch has a leading axis g on every array."""
 
     graph: PaddedGraph
-    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops, then the d + 1 of a hint if any; 0 for padding
+    nodes: jax.Array | np.ndarray  # [n, F] float32, features of ops; 0 for padding
     edges: jax.Array | np.ndarray  # [e, H] float32, features of uses; 0 for padding
 
     @property
@@ -145,33 +144,24 @@ class ProposalInstance:
         return self.graph.num_ops
 
 
-def make_instance(
-    graph: ComputationGraph, to: Sizes | None = None, hint_for: Problem | None = None
-) -> ProposalInstance:
-    """Converts a graph to an instance, padded to `to` (by default its size bucket). If `hint_for` is given, the ops'
-    features end with a list-scheduling plan for that problem (`hint`).
+def make_instance(graph: ComputationGraph, to: Sizes | None = None) -> ProposalInstance:
+    """Converts a graph to an instance, padded to `to` (by default its size bucket).
 
     Raises:
       GraphError: `to` is too small for the graph.
     """
     to = common_sizes([graph]) if to is None else to
-    nodes, edges = padded_features(graph, to)
-    if hint_for is not None:
-        columns = hint(graph, hint_for)
-        nodes = np.concatenate([nodes, np.pad(columns, ((0, to.ops - len(columns)), (0, 0)))], 1)
-    return ProposalInstance(pad(graph, to), nodes, edges)
+    return ProposalInstance(pad(graph, to), *padded_features(graph, to))
 
 
-def make_instances(
-    graphs: Sequence[ComputationGraph], to: Sizes | None = None, hint_for: Problem | None = None
-) -> ProposalInstance:
+def make_instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> ProposalInstance:
     """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
 
     Raises:
       GraphError: `to` is too small for a graph.
     """
     to = common_sizes(graphs) if to is None else to
-    return stacked([make_instance(graph, to, hint_for) for graph in graphs])
+    return stacked([make_instance(graph, to) for graph in graphs])
 
 
 class State(NamedTuple):
@@ -202,7 +192,7 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
     """`Proposal-v0`: propose a distribution for every gene of BRKGA, which then searches with them (REGAL, section 3).
 
     - Observation: the graph with its features, data and control edges, and masks of real ops and of actions
-      (`Observation`). The features of ops may end with a hint; the papers have none.
+      (`Observation`).
     - Action: for each op, the distribution of its affinity to each of the d devices and of its priority: int32
       `[n, d + 1]` indices of 16 means and variances ("moments", the ICLR paper) or `[n, d + 1, 2]` indices of alpha
       and beta ("shapes", the workshop paper); `Coding` has the values. Choices of padding ops have no effect.
@@ -223,7 +213,6 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
       evaluations: number of evaluations per BRKGA run, in whole generations.
       parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
-      hint: True ends the features of the ops of instances with a list-scheduling plan (`make_instance`).
 
     Version history: v0, the first.
 
@@ -235,7 +224,6 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
     evaluations: int = 5000
     parameters: Parameters = Parameters()
     coding: CodingName = "moments"
-    hint: bool = False
 
     def __post_init__(self) -> None:
         coding(self.coding)
@@ -289,7 +277,7 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
 
     def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> ProposalInstance:
         """See `GraphEnvironment`."""
-        return make_instances(graphs, to, self.problem if self.hint else None)
+        return make_instances(graphs, to)
 
     def _plan(self, graph: ComputationGraph, instance: ProposalInstance, state: State) -> Plan:
         placement, order = decisions(graph, self.problem, instance.graph.sizes, np.asarray(state.genes))
@@ -346,25 +334,6 @@ def _quantile_tables(coding: Coding) -> tuple[np.ndarray, np.ndarray, np.ndarray
         shapes = (np.asarray(values, np.float32)[:, None] for values in (coding.alpha, coding.beta))
         table = jax.jit(beta_table)(*shapes)
         return np.asarray(table.logit), np.asarray(table.lower_rate), np.asarray(table.upper_rate)
-
-
-def hint(graph: ComputationGraph, problem: Problem) -> np.ndarray:
-    """Encodes `quick_schedule`'s plan as genes, `[n, d + 1]` float32 between 0 and 1, as input for a policy.
-
-    REGAL has no such input: its network sees sizes, times and edges, which do not depend on devices. It therefore
-    cannot distinguish the parts of a graph that a plan puts on different devices.
-
-    Returns:
-      For each op, the affinity of each device (1 for the op's device in the plan, else 0), and its priority: its
-      position among the ops, near 1 for the first and near 0 for the last. The graph's order breaks ties between ops
-      with equal features.
-    """
-    placement, order = quick_schedule(graph, problem)
-    n = len(placement)
-    columns = np.zeros((n, problem.devices + 1), np.float32)
-    columns[np.arange(n), placement] = 1
-    columns[order[order < n], -1] = 1 - (np.arange(n) + 0.5) / n
-    return columns
 
 
 def reward(fitness: jax.Array, standard: jax.Array, graph: PaddedGraph, problem: DeviceProblem) -> jax.Array:

@@ -29,8 +29,8 @@ class ChoiceLogits(nn.Module):
       encoder: observation -> `[n, w]`.
       width: width of the hidden layers.
       choices: shape of an op's logits, for example (3, 16) for 3 choices among 16 options, or (3, 2, 4).
-      preferred: observation -> for every choice the option that the initial policy prefers, int32 of a shape that
-        broadcasts to `[n, *choices[:-1]]`.
+      preferred: the option that the initial policy prefers for every choice, or for each of the last axis of
+        `choices[:-1]`.
       preference: nats by which the preferred option exceeds the others.
       shared: True uses one perceptron for all choices.
       fixed: number of an op's first genes (the first axis of `choices`) that always have the preferred option.
@@ -39,7 +39,7 @@ class ChoiceLogits(nn.Module):
     encoder: nn.Module
     width: int
     choices: tuple[int, ...]
-    preferred: Callable[[GraphObservation], jax.Array]
+    preferred: tuple[int, ...]
     preference: float
     shared: bool
     fixed: int = 0
@@ -49,7 +49,7 @@ class ChoiceLogits(nn.Module):
         """Returns the logits, `[n, *choices]` float32."""
         nodes, options = self.encoder(observation), self.choices[-1]
         size, shape = math.prod(self.choices), (nodes.shape[0], *self.choices)
-        one_hot = jax.nn.one_hot(self.preferred(observation), options)
+        one_hot = jax.nn.one_hot(jnp.asarray(self.preferred), options)
         nats = jnp.where(jnp.arange(self.choices[0]) < self.fixed, _CERTAIN, self.preference)
         bias = jnp.broadcast_to(nats.reshape(-1, *[1] * (len(shape) - 2)), shape) * jnp.broadcast_to(one_hot, shape)
         if self.shared:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -62,9 +62,10 @@ class Agent:
       learner: (settings, mesh, data) -> a learner with these settings, which the loop compiles for the mesh
         (`on_mesh`); the data are the run's, for learners whose state depends on the shapes of its graphs.
       batch: (settings, graphs, sizes) -> the learner's batch of graphs padded to the sizes, as NumPy arrays.
-      methods: settings -> the methods that use a checkpoint with these settings, as in "regal:checkpoint=PATH".
-      opponents: the methods that `graphrl evaluate` compares them with, if they support the problem's objective; the
-        first is the baseline.
+      methods: settings -> the methods that `graphrl evaluate` plays a checkpoint with these settings by, as in
+        "regal:checkpoint=PATH".
+      opponents: the methods that it compares them with, if they support the problem's objective; the first is the
+        baseline.
       data, schedule: default settings of the data and of the loop.
       load: (settings, names of graph sets) -> their graphs, as the agent sees them.
       sizes: (settings, graphs) -> padded sizes that cover all of them.
@@ -86,6 +87,11 @@ class Agent:
     problem: Callable[[Any], Problem | MemoryChip] = lambda config: config.problem
     calls: tuple[CustomCall, ...] = ()
     shares: Shared = "graphs"
+
+    def current_settings(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the stored settings of a run, perhaps of an earlier version: see `Policy.current_settings`."""
+        values = stored.get("agent")
+        return {**stored, "agent": self.policy.current_settings(values)} if isinstance(values, Mapping) else {**stored}
 
     def work_items(self, config: RunConfig[Any]) -> tuple[int, str]:
         """Returns the number of items (graphs or individuals) that the devices share, and their name in messages."""
@@ -110,7 +116,6 @@ class Policy(ABC, Generic[C]):
 
     agents: ClassVar[tuple[str, ...]]  # agents whose checkpoints contain this policy; files name the first
     defaults: ClassVar[Path]  # the folder of the policies that the package ships, see `default`
-    kind: ClassVar[str] = ""  # subfolder of `defaults`, where there are several
     network: ClassVar[str]  # the settings that the shapes of `params` depend on, in words
 
     @staticmethod
@@ -122,6 +127,11 @@ class Policy(ABC, Generic[C]):
     @abstractmethod
     def initial(config: Any, key: jax.Array) -> Any:
         """Initialises the parameters of the policy network."""
+
+    @classmethod
+    def current_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts stored settings of the agent, perhaps of an earlier version, to those of this version."""
+        return renamed(values, "agent.")
 
     @functools.cached_property
     def digest(self) -> str:
@@ -200,7 +210,7 @@ class Policy(ABC, Generic[C]):
           GraphrlError: the package ships none of them; the message includes `what`.
         """
         for name in names:
-            path = cls.defaults / cls.kind / f"{name}.msgpack"
+            path = cls.defaults / f"{name}.msgpack"
             if path.exists():
                 return cls.load(path)
         raise GraphrlError(f"graphrl ships no policy for {what}: name one, as in {cls.agents[0]}:checkpoint=PATH")
@@ -274,7 +284,7 @@ class Policy(ABC, Generic[C]):
         if not isinstance(values, dict):
             raise GraphrlError(f"{quote_path(path)}: the policy is broken: it has no settings")
         try:
-            config = updated(cls.settings(), renamed(values, "agent."))
+            config = updated(cls.settings(), cls.current_settings(values), "agent.")
         except GraphrlError as error:
             raise GraphrlError(f"{quote_path(path)}: {error}") from None
         # shipped policies fit; the check traces the network, which takes most of a second

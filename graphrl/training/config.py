@@ -116,6 +116,7 @@ RENAMED = {
     "data.ahead": "data.prefetch",
     "training.ahead": "training.max_in_flight",
 }
+REMOVED = ("agent.hint",)  # settings of version 0.2 that an agent lost; others may have one of that name
 
 
 def renamed(values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = RENAMED) -> dict[str, Any]:
@@ -305,6 +306,8 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _unknown(name: str, config: Any, prefix: str) -> str:
+    if name in REMOVED:
+        return f"there is no setting {name!r} any more: train without it"
     keys = list(keys_of(config, prefix))
     last = name.rpartition(".")[2]
     alike = [key for key in keys if key.rpartition(".")[2] == last] or nearest(name, keys)

@@ -57,21 +57,21 @@ def run_config(
       ProblemError: an unknown or wrong setting, a change that a continued run cannot have, or another agent's run.
       GraphrlError: the folder's settings cannot be read.
     """
-    default = default_config(agent)
     if folder is None:
-        return updated(default, values)
-    return continued_config(default, _stored_settings(folder, name), values, folder)
+        return updated(default_config(agent), values)
+    return continued_config(agent, _stored_settings(folder, name), values, folder)
 
 
 def continued_config(
-    default: RunConfig[Any], stored: Mapping[str, Any], values: Mapping[str, Any], folder: Path
+    agent: Agent, stored: Mapping[str, Any], values: Mapping[str, Any], folder: Path
 ) -> RunConfig[Any]:
     """Returns the settings stored in a folder, updated by `values`, which may change `training.*` only.
 
     Raises:
       ProblemError: an unknown or wrong setting, or another change.
     """
-    config = updated(updated(default, stored), values)
+    stored = agent.current_settings(stored)
+    config = updated(updated(default_config(agent), stored), values)
     changed = [key for key in differences(stored, as_dict(config)) if not key.startswith("training.")]
     if changed:
         raise ProblemError(

@@ -162,7 +162,7 @@ def plan_sweep(
     if stored is None:
         config = updated(default_config(agent), values)
     else:
-        config = continued_config(default_config(agent), stored.config, values, folder)
+        config = continued_config(agent, stored.config, values, folder)
         swept, seeds = swept or stored.values, seeds or stored.seeds
     sweep = Sweep(name, as_dict(config), dict(swept), list(seeds))
     runs = list(_runs(sweep, agent, folder, resume))

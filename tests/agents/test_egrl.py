@@ -260,7 +260,7 @@ def test_a_policy_is_for_chips_of_as_many_memories(tmp_path: Path) -> None:
 
 
 def test_another_agents_policy_is_refused() -> None:
-    path = Path(AGENT.policy.defaults).parents[1] / "regal" / "defaults" / "published" / "makespan.msgpack"
+    path = Path(AGENT.policy.defaults).parents[1] / "regal" / "defaults" / "makespan.msgpack"
     with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-egrl-policy"):
         played(f"egrl-policy:checkpoint={path}", map_problem(WORKED_GRAPH, WORKED_CHIP))
 

@@ -82,9 +82,9 @@ def harmed(folder: Path, harm: Callable[[Any], Any]) -> None:
         (without("params"), "its parameters do not fit its settings"),
         (changed(config=b"\xff\xfe"), "the policy is broken"),
         (changed(config=DEEP), "the policy is broken"),
-        (changed(config='{"a": ' + "[" * 500 + "]" * 500 + "}"), "there is no setting 'a'"),
+        (changed(config='{"a": ' + "[" * 500 + "]" * 500 + "}"), "there is no setting 'agent.a'"),
         (changed(config='{"rate": 1' + "0" * 4000 + "}"), "rate is 1000"),
-        (changed(config=json.dumps({"x" * 10_000: 1})), "there is no setting 'xxx"),
+        (changed(config=json.dumps({"x" * 10_000: 1})), "there is no setting 'agent.xxx"),
         (changed(config='{"kind": ["plain"]}'), "must be one of plain, noisy"),
         (changed(params={"w": "text", "b": None}), "its parameters do not fit"),
         (changed(params={"w": np.zeros(4), "b": np.zeros(())}), "its parameters do not fit"),
@@ -104,7 +104,7 @@ def test_a_file_that_is_no_policy_is_one_short_line(tmp_path: Path, harm: Callab
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "fault"),
     [
-        (RegalPolicy, "published/makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
+        (RegalPolicy, "makespan", {"rounds": 10**9}, "rounds is 1000000000: must be an integer from 0 to 64"),
         (TopoformerPolicy, "peak_memory", {"heads": 10**9}, "heads is 1000000000: must be an integer from 1 to 256"),
     ],
 )

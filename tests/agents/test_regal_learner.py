@@ -83,13 +83,13 @@ def test_a_policy_that_prefers_the_uniform_is_standard_brkga() -> None:
     assert functions.score in metrics
 
 
-@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(PAPER, hint="list")])
+@pytest.mark.parametrize("config", [SMALL, PAPER])
 def test_one_and_two_devices_give_the_same_parameters(config: RegalConfig) -> None:
     """Two processes: test_training_loop.py tests them for the loop, which is the same for every agent."""
     one, two = after(config, 1, 2), after(config, 2, 2)
     assert int(one[0].step) == 2
     for a, b in zip(leaves(one[0]), leaves(two[0]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)  # a step of Adam is 0.1
     assert {name: float(value) for name, value in one[1].items()} == pytest.approx(
         {name: float(value) for name, value in two[1].items()}, rel=1e-3, abs=1e-4
     )

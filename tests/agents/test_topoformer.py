@@ -265,7 +265,7 @@ def test_wrong_options_and_problems_are_one_line(saved: str, tmp_path: Path, mon
         with pytest.raises(ProblemError, match="orders the ops of one device: devices must be 1, and is 2"):
             find_solver(method)(Task(GRAPH, Problem("peak_memory", 2), BUDGET, 0))
     with pytest.raises(GraphrlError, match="is 'graphrl-regal-policy' version 1: must be graphrl-topoformer-policy"):
-        Policy.load(RegalPolicy.defaults / "published" / "makespan.msgpack")
+        Policy.load(RegalPolicy.defaults / "makespan.msgpack")
     monkeypatch.setattr(Policy, "defaults", tmp_path)
     with pytest.raises(GraphrlError, match="graphrl ships no policy for peak_memory: name one, as in topoformer:"):
         find_solver("topoformer")(Task(GRAPH, PROBLEM, BUDGET, 0))

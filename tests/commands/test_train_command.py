@@ -96,9 +96,10 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     file.write_text("")
     old.mkdir(parents=True)
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
-    agents = "egrl, gdp, go, ppo, regal, regal-hint, topoformer, tiny"
+    agents = "egrl, gdp, go, ppo, regal, topoformer, tiny"
     for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}; register your own by"),
+        (("train", "regal-hint"), 2, "graphrl: error: there is no agent 'regal-hint' any more: use 'regal'\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
         (("train", "tiny", "--json", "agent.rat=1"), 2, "did you mean agent.rate"),
         (("train", "tiny", "rate=1"), 2, "did you mean agent.rate"),
@@ -204,7 +205,7 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
     names = [method["method"] for method in json.loads(capsys.readouterr().out)["methods"]]
-    assert names == ["regal", "idrs", "brkga", "list"]  # as published: without a hint
+    assert names == ["regal", "idrs", "brkga", "list"]
 
 
 @pytest.mark.slow

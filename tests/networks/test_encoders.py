@@ -95,8 +95,7 @@ def test_messages_reach_as_far_as_there_are_rounds_in_both_directions(rounds: in
 
 
 def policy(choices: tuple[int, ...], preferred: tuple[int, ...], shared: bool) -> Network:
-    head = ChoiceLogits(MessagePassing(8, 1), 8, choices, lambda _: jnp.asarray(preferred, jnp.int32), 2.0, shared)
-    return jitted(head)
+    return jitted(ChoiceLogits(MessagePassing(8, 1), 8, choices, preferred, 2.0, shared))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from graphrl.training.data import DataConfig
 
 __all__ = ["launch"]
 
-CONFIG = RegalConfig(hint="none", rounds=1, width=4, preference=40.0)  # untrained, it proposes uniformly
+CONFIG = RegalConfig(placement="independent", rounds=1, width=4, preference=40.0)  # untrained, it proposes uniformly
 GRAPHS = load_graphs(["regal-like:10x2"])
 WAYS = ("untrained", "evolution", "reinforce")
 
@@ -81,10 +81,10 @@ def test_tables_and_pictures(launch: Launch) -> None:
     out = Path("out")
     training = out / "training"
     training.mkdir(parents=True)
-    for name in ("message-passing-none", *WAYS):  # otherwise it would be trained
+    for name in ("message-passing", *WAYS):  # otherwise it would be trained
         untrained(Policy, CONFIG).save(training / f"synthetic-{name}-0.msgpack")
     options = ["--quick", "--seeds", "1", "--sections", "synthetic,time,limits,evolved,overhead"]
-    options += ["--methods", "brkga,regal,regal-hint untrained,list"]
+    options += ["--methods", "brkga,regal,regal untrained,list"]
     done = launch("regal", *options)
     assert done.returncode == 0, done.stderr
     pictures = {"synthetic-improvements.png", "synthetic-time.png"}
@@ -95,8 +95,8 @@ def test_tables_and_pictures(launch: Launch) -> None:
     # uniform proposals are standard BRKGA
     assert "| brkga | +0.00% |" in table
     assert "| regal | +0.00% |" in table
-    assert "| regal-hint untrained | " in table
-    assert "| regal-hint untrained | +0.00% |" not in table  # it proposes around the hint
+    assert "| regal untrained | " in table
+    assert "| regal untrained | +0.00% |" not in table  # its placements are sequential
     assert re.search(r"- regal matches or beats BRKGA on \d+\.\d% of the graphs \(goal: at least 87%: \w+\)", table)
     assert re.search(r"- BRKGA with .* regal with 400", (out / "regal-limits.md").read_text())
     evolved = (out / "regal-evolved.md").read_text()

@@ -14,7 +14,8 @@ from worked_example import TINY
 
 from graphrl.costs import exact
 from graphrl.costs.bounds import lower_bound
-from graphrl.costs.problem import Problem
+from graphrl.costs.problem import Problem, Transfer
+from graphrl.graphs.datasets.regal_like import regal_like
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.solvers.base import Budget, PlacedOrder, Task
 from graphrl.solvers.flow import Flow
@@ -22,6 +23,7 @@ from graphrl.solvers.rules.list_scheduling import (
     best_schedule,
     etf,
     hlfet,
+    quick_schedule,
     schedule,
     solve_etf,
     solve_hlfet,
@@ -69,6 +71,29 @@ def test_schedules_are_valid_and_between_the_bound_and_one_device(graph: Computa
     assert lower_bound(graph, problem) <= value
     one_device = exact.evaluate(graph, problem, np.zeros(len(graph.ops), int), graph.arrays.topological)
     assert value <= one_device.objective(problem)
+
+
+@given(graphs(max_ops=10), problems())
+def test_a_quick_schedule_is_a_plan(graph: ComputationGraph, problem: Problem) -> None:
+    value = exact.evaluate(graph, problem, *quick_schedule(graph, problem)).objective(problem)
+    assert lower_bound(graph, problem) * (1 - 1e-9) <= value
+
+
+def test_a_quick_schedule_is_about_as_good_as_the_best_of_the_list_schedules() -> None:
+    problem = Problem("makespan", 2)
+    for seed in range(8):
+        graph = regal_like(seed)
+        quick = exact.evaluate(graph, problem, *quick_schedule(graph, problem)).makespan
+        assert cost(graph, problem) <= quick <= 1.05 * cost(graph, problem)
+
+
+@pytest.mark.parametrize("transfer", ["rendezvous", "link"])
+def test_where_transfers_are_dear_the_quick_schedule_is_one_device(transfer: Transfer) -> None:
+    graph = regal_like(1, num_ops=40)
+    problem = Problem("makespan", 2, transfer, latency=20 * float(graph.arrays.runtime.mean()))
+    placement, order = quick_schedule(graph, problem)
+    assert not placement.any()
+    assert exact.evaluate(graph, problem, placement, order).makespan == pytest.approx(graph.arrays.runtime.sum())
 
 
 def check_builder(b: Builder, graph: ComputationGraph, problem: Problem, plan: PlacedOrder) -> exact.Costs:

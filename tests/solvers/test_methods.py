@@ -45,6 +45,8 @@ def test_every_registered_solver_is_there() -> None:
         find_solver("anneal-keys:chains=4")
     with pytest.raises(ProblemError, match=r"^there is no method 'brute-force' any more: use 'cp-sat'$"):
         find_solver("brute-force:steps=9")
+    with pytest.raises(ProblemError, match=r"^there is no method 'regal-hint' any more: use 'regal'$"):
+        find_solver("regal-hint:checkpoint=policy")
     with pytest.raises(ProblemError, match="method is of type int: must be a name"):
         find_solver(3)  # type: ignore[arg-type]
 
@@ -74,6 +76,7 @@ def test_a_method_says_what_it_is() -> None:
 def test_trained_methods_are_those_of_the_agents() -> None:
     agents = [find_agent(name) for name in AGENTS]
     played = {method for agent in agents for method in agent.methods(agent.policy.settings())}
+    played |= {"regal+"}  # is mostly `auto`: no part of the table of `graphrl evaluate`
     assert played - {"egrl-policy"} == {method.name for method in describe() if method.trained}
     assert "egrl-policy" in played & set(MAP_METHODS)
 

@@ -1,21 +1,15 @@
-"""REGAL as agents of the training loop, and as methods: a trained network proposes distributions, BRKGA searches.
+"""REGAL as an agent of the training loop, and as methods: a trained network proposes distributions, BRKGA searches.
 
-There are two agents: the published one, and one with a list schedule as a hint. Methods:
-
-- "regal" is the paper's.
-- "regal-hint": the policy sees a list-scheduling plan in addition to the graph (`RegalConfig.hint`), so that BRKGA
-  searches near that plan.
-- "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
-- "regal+" is `auto` with the proposals of "regal-hint".
+- "regal" is the paper's method.
+- "idrs" only samples from the proposals: the paper's instance-dependent random search.
+- "regal+" is `auto` with the proposals.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from graphrl.agents.regal.config import Hint
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import POLICIES, HintPolicy, Policy, make_instances
+from graphrl.agents.regal.network import Policy, make_instances
 from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan
@@ -32,18 +26,16 @@ AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
     batch=make_instances,
-    methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
+    methods=lambda config: ("regal", "idrs"),
     opponents=("brkga", "brkga-tuned", "list"),
     calls=(costs_of_lanes,),
 )
-HINT = dataclasses.replace(AGENT, policy=HintPolicy)
-
 
 SEARCH_SHARE = 0.3  # share of the budget of "regal+", as for `brkga+` in `auto`
 _ONLY_MUTANTS = Parameters(population=81, elites=1, mutants=80)  # every offspring is drawn from the proposals
 
 
-@solver("regal", "REGAL as published: brkga with the proposals of a trained policy", digest=Policy.digest_of)
+@solver("regal", "REGAL: brkga with the proposals of a trained policy", digest=Policy.digest_of)
 def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
     """Runs BRKGA with the policy's proposals for the graph.
 
@@ -53,70 +45,41 @@ def solve(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = (
       starts: plans to include in the first population.
 
     Raises:
-      GraphrlError: the checkpoint cannot be read, is for another number of devices, or its policy has a hint.
+      GraphrlError: the checkpoint cannot be read, or is for another number of devices.
     """
-    return _search(task, "none", checkpoint, starts=starts)
-
-
-@solver(
-    "regal-hint",
-    "regal whose policy sees a list schedule and proposes plans around it",
-    digest=HintPolicy.digest_of,
-    prepare=prepare,
-)
-def solve_hint(task: Task, *, checkpoint: str = "", starts: Sequence[PlacedOrder] = ()) -> Plan:
-    """Runs BRKGA as `solve` does, with a policy of `graphrl train regal-hint`."""
-    return _search(task, "list", checkpoint, starts=starts)
+    return _search(task, checkpoint, starts=starts)
 
 
 @solver("idrs", "REGAL's random search: the best of samples from the proposals of regal", digest=Policy.digest_of)
 def solve_samples(task: Task, *, checkpoint: str = "") -> Plan:
     """Draws all solutions from the proposals, without crossover. Args and errors: as `solve`."""
-    return _search(task, "none", checkpoint, _ONLY_MUTANTS)
+    return _search(task, checkpoint, _ONLY_MUTANTS)
 
 
-@solver(
-    "idrs-hint", "the best of samples from the proposals of regal-hint", digest=HintPolicy.digest_of, prepare=prepare
-)
-def solve_samples_hint(task: Task, *, checkpoint: str = "") -> Plan:
-    """Draws all solutions from the proposals, without crossover. Args and errors: as `solve_hint`."""
-    return _search(task, "list", checkpoint, _ONLY_MUTANTS)
-
-
-@solver(
-    "regal+",
-    "the proposals of regal-hint, then what auto does, from the best",
-    digest=HintPolicy.digest_of,
-    prepare=prepare,
-)
+@solver("regal+", "regal, then what auto does, from the best plan", digest=Policy.digest_of, prepare=prepare)
 def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
-    """Runs "regal-hint" for three tenths of the budget, with the initial plans of `auto` (list scheduling among them)
-    in its first population; `auto`'s searches then continue from the best plan.
+    """Runs "regal" for three tenths of the budget, with the initial plans of `auto` (list scheduling among them) in its
+    first population; `auto`'s searches then continue from the best plan.
 
-    Args and errors: as `solve_hint`.
+    Args and errors: as `solve`.
     """
-    _policy(task, checkpoint, "list")  # raises here, since a portfolio skips methods that do not support a problem
+    _policy(task, checkpoint)  # raises here, since a portfolio skips methods that do not support a problem
 
     def proposing(plans: list[Plan]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
 
     others = auto.stages(task.graph, task.problem, task.budget)
-    search = Stage(solve_hint, SEARCH_SHARE, options=proposing)
+    search = Stage(solve, SEARCH_SHARE, options=proposing)
     return auto.initial_portfolio(task).run([search, *others])
 
 
-def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
+def _policy(task: Task, checkpoint: str) -> Policy:
     """Loads the policy of a checkpoint, or the shipped one, and checks that it fits the task.
 
     Raises:
-      GraphrlError: the policy cannot be read, is for another number of devices, or has another kind of hint.
+      GraphrlError: the policy cannot be read, or is for another number of devices.
     """
-    policy, devices = POLICIES[hint].load_or_default(task.problem, checkpoint), task.problem.devices
-    if policy.config.hint != hint:
-        raise ProblemError(
-            f"method {task.method!r} has a policy with agent.hint={policy.config.hint}: must be one with "
-            f"agent.hint={hint}; method {'regal' if hint == 'list' else 'regal-hint'} is for this one"
-        )
+    policy, devices = Policy.load_or_default(task.problem, checkpoint), task.problem.devices
     if policy.config.placement == "independent" and policy.config.problem.devices != devices:
         raise ProblemError(
             f"method {task.method!r} has a policy for {policy.config.problem.devices} devices, not for {devices}"
@@ -126,12 +89,11 @@ def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
 
 def _search(
     task: Task,
-    hint: Hint,
     checkpoint: str,
     parameters: Parameters | None = None,
     starts: Sequence[PlacedOrder] = (),
 ) -> Plan:
-    policy = _policy(task, checkpoint, hint)
+    policy = _policy(task, checkpoint)
     return evolve(
         task,
         parameters or policy.config.parameters,

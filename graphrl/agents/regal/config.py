@@ -11,7 +11,6 @@ from graphrl.learning.reinforce import Baseline
 from graphrl.solvers.chromosomes.brkga import Parameters
 
 Genes = Literal["all", "priorities"]
-Hint = Literal["list", "none"]
 Encoder = Literal["message-passing", "recurrent"]
 Placement = Literal["sequential", "independent"]
 
@@ -32,13 +31,11 @@ class RegalConfig:
         "priorities" alone; its affinities to devices are then uniform. Independent affinities learned at few
         evaluations cost 0.4 to 2.9 points at 5000 (synthetic graphs, makespan and peak memory, every policy from which
         we removed them).
-      hint: input of the network in addition to REGAL's features: "none", as in the papers; or "list", a plan of list
-        scheduling, around which the initial policy then prefers distributions.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: number of message-passing rounds, T; with 0 an op's vector depends only on its own features.
       width: width of all vectors and hidden layers.
-      preference: nats by which the initial policy prefers the uniform distribution (with a hint, the one around it) to
-        each other option, so that it starts close to standard BRKGA; for placement "sequential" only of priorities.
+      preference: nats by which the initial policy prefers the uniform distribution to each other option, so that it
+        starts close to standard BRKGA; for placement "sequential" only of priorities.
       actions: number of actions sampled per graph and update.
       learning_rate: Adam's learning rate.
       decay_steps: number of updates over which the learning rate falls to a twentieth along a cosine; 0 keeps it.
@@ -62,7 +59,6 @@ class RegalConfig:
     placement: Placement = "sequential"
     coding: CodingName = "moments"
     genes: Genes = "all"
-    hint: Hint = "none"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32
@@ -80,8 +76,7 @@ class RegalConfig:
     def __post_init__(self) -> None:
         integers = {"evaluations": (1, MAX_COUNT), "rounds": (0, 64), "width": (2, 4096), "decay_steps": (0, MAX_COUNT)}
         integers["actions"] = (1 if self.baseline == "learned" else 2, 4096)
-        names = {"coding": CodingName, "genes": Genes, "hint": Hint, "encoder": Encoder, "baseline": Baseline}
-        names["placement"] = Placement
+        names = {"coding": CodingName, "genes": Genes, "encoder": Encoder, "baseline": Baseline, "placement": Placement}
         check_ranges(
             self,
             integers=integers,
@@ -99,8 +94,3 @@ class RegalConfig:
     def fixed_genes(self) -> int:
         """Number of an op's first genes without learned proposals: its affinities to devices, or 0 for genes "all"."""
         return self.problem.devices if self.genes == "priorities" else 0
-
-    @property
-    def hint_for(self) -> Problem | None:
-        """The problem for which `make_instance` computes its hint; None without a hint."""
-        return self.problem if self.hint == "list" else None

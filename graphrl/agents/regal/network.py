@@ -1,13 +1,13 @@
 """REGAL's baseline network, its instances, and the trained policy."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 
-from graphrl.agents.regal.config import Hint, RegalConfig
+from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.proposers import RegalInstance, encoder, proposer
 from graphrl.agents.regal.visits import make_visits
 from graphrl.costs.problem import Problem
@@ -43,27 +43,21 @@ def make_regal_instance(
     """Converts one graph to an instance, for `problem` or by default the configuration's. See `make_instances`."""
     to, problem = common_sizes([graph]) if to is None else to, problem or config.problem
     visits = make_visits(graph, to, problem) if config.placement == "sequential" else None
-    return RegalInstance(make_instance(graph, to, problem if config.hint == "list" else None), visits)
+    return RegalInstance(make_instance(graph, to), visits)
 
 
 class Policy(agent.Policy[RegalConfig]):
     """See `training.agent.Policy`."""
 
-    agents: ClassVar[tuple[str, ...]] = ("regal", "regal-hint")
+    agents: ClassVar[tuple[str, ...]] = ("regal",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
-    kind: ClassVar[str] = "published"
-    network: ClassVar[str] = "placement, encoder, hint, rounds, width, coding, devices"
+    network: ClassVar[str] = "placement, encoder, rounds, width, coding, devices"
     settings = staticmethod(RegalConfig)
 
     @staticmethod
     def initial(config: RegalConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
         return proposer(config).init(key, tiny_instance(config))
-
-    @staticmethod
-    def shipped(problem: Problem, hint: Hint) -> "Policy":
-        """Loads the shipped policy with or without a hint, see `default`."""
-        return POLICIES[hint].default(problem)
 
     def propose(
         self, graph: ComputationGraph, sizes: Sizes, seed: int = 0, problem: Problem | None = None
@@ -79,22 +73,12 @@ class Policy(agent.Policy[RegalConfig]):
         return to_beta_table(choice[:, None], coding(self.config.coding))
 
     @classmethod
-    def _checked(cls, path: Any, values: Any, params: Any, note: str) -> "Policy":
-        if isinstance(values, dict):  # files of graphrl 0.2 know one network
-            values = {"placement": "independent", **values}
-        return super()._checked(path, values, params, note)
-
-
-class HintPolicy(Policy):
-    """A policy that sees a list schedule by default."""
-
-    kind: ClassVar[str] = "hint"
-    settings = staticmethod(
-        functools.partial(RegalConfig, hint="list", placement="independent", coding="shapes", preference=3.0)
-    )
-
-
-POLICIES: dict[Hint, type[Policy]] = {"none": Policy, "list": HintPolicy}
+    def current_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See `training.agent.Policy`. Version 0.2 had one network, and a list schedule as its optional hint."""
+        values = {"placement": "independent", **super().current_settings(values)}
+        if values.get("hint") == "none":
+            del values["hint"]
+        return values
 
 
 def tiny_instance(config: RegalConfig) -> RegalInstance:

@@ -89,7 +89,7 @@ def _independent(config: RegalConfig) -> Proposer:
             encoder=encoder(config),
             width=config.width,
             choices=(*distributions.action_spec(1, devices).shape[1:], distributions.values),
-            preferred=_preferred(config),
+            preferred=distributions.uniform,
             preference=config.preference,
             shared=config.coding == "moments",
             fixed=config.fixed_genes,
@@ -103,42 +103,15 @@ def _independent(config: RegalConfig) -> Proposer:
         action = reinforce.sample(key, logits(params, instance))
         return Proposal(action, action)
 
-    def best(params: Any, key: jax.Array, instance: RegalInstance) -> Proposal:
-        """With a hint the most likely action, since sampled changes to a good plan mostly make it worse. (On 8 programs
-        of 658 to 1,288 ops, with peak memory, coding "moments" and a hint at the bound, samples of the initial policy
-        made BRKGA's plans 3% worse than without proposals; the most likely action made them 14% better.) Without a hint
-        a sample, as in the papers, so that ops with equal features get different proposals; the most likely action was
-        1 to 3% worse on two of three policies.
-        """
-        if config.hint == "none":
-            return sample(params, key, instance)
-        action = logits(params, instance).argmax(-1).astype(jnp.int32)
-        return Proposal(action, action)
-
     def log_prob(params: Any, instance: RegalInstance, actions: jax.Array) -> LogProb:
         learned, real = logits(params, instance)[:, config.fixed_genes :], _real(instance)
         each = jax.vmap(reinforce.log_prob, (None, 0, None))(learned, actions[:, :, config.fixed_genes :], real)
         choices = real.sum(dtype=jnp.float32) * float(np.prod(learned.shape[1:-1]))
         return LogProb(each, reinforce.entropy(learned, real), choices)
 
-    return Proposer(lambda key, instance: module.init(key, observe(instance.proposal)), sample, best, log_prob)
-
-
-def _preferred(config: RegalConfig) -> Callable[[GraphObservation], jax.Array]:
-    """Returns a function that selects, for every gene, the distribution around the hint, or the uniform one without a
-    hint and for genes that are not learned.
-    """
-    distributions, genes = coding(config.coding), config.problem.devices + 1
-    uniform = jnp.asarray(
-        distributions.uniform if len(distributions.heads) > 1 else distributions.uniform[0], jnp.int32
-    )
-
-    def around(observation: GraphObservation) -> jax.Array:
-        near = distributions.nearest(observation.graph.nodes[:-1, -genes:])
-        is_fixed = jnp.arange(genes) < config.fixed_genes
-        return jnp.where(jnp.broadcast_to(is_fixed.reshape(-1, *[1] * uniform.ndim), near.shape), uniform, near)
-
-    return around if config.hint == "list" else lambda _: uniform
+    # The best is a sample, as in the papers, so that ops with equal features get different proposals. The most likely
+    # action was 1 to 3% worse on two of three policies.
+    return Proposer(lambda key, instance: module.init(key, observe(instance.proposal)), sample, sample, log_prob)
 
 
 class SequentialNetwork(nn.Module):

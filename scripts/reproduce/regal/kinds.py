@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.network import Policy
 from graphrl.compare.report import problem_line
 from graphrl.costs.problem import Problem
@@ -18,8 +17,8 @@ from graphrl.graphs.datasets.kinds import BANDWIDTH, LATENCY, SHARES
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from reproduce.contest import Entrant
-from reproduce.policies import train_policies, untrained
-from reproduce.regal.settings import BASELINE, LONGER, MAKESPAN, MEMORY_TEST, QUICK, Settings, programs
+from reproduce.policies import train_policies
+from reproduce.regal.settings import BASELINE, LONGER, MAKESPAN, MEMORY_TEST, QUICK, UNTRAINED, Settings, programs
 from reproduce.regal.tables import Score, scores
 from reproduce.results import Table, bullets, markdown, of_rows
 
@@ -29,8 +28,8 @@ PROBLEMS = {
     "kinds-memory": Problem("peak_memory", 2),
 }
 CONFIG = str(Path(__file__).parents[2] / "regal.toml")
-REGAL, NOT_TRAINED = "regal", "regal untrained"
-METHODS = (BASELINE, NOT_TRAINED, REGAL, "list", "brkga+", "auto", LONGER)
+REGAL = "regal"
+METHODS = (BASELINE, UNTRAINED, REGAL, "list", "brkga+", "auto", LONGER)
 SEEN_GOAL, UNSEEN_GOAL = {"makespan": 0.40, "peak_memory": 0.25}, 0.25
 _OPS = 100  # of generated graphs
 
@@ -53,7 +52,7 @@ def table(settings: Settings, task: str) -> Iterator[Table]:
         f"Unseen graphs, generated ones of {_OPS} ops. {settings.evaluations:,} evaluations a run, {LONGER} "
         f"{settings.longer:g} s. Gap from the best known: geometric mean over graphs. Means over {settings.seeds} "
         f"seed{'s' * (settings.seeds > 1)} of search and of training, with 95% intervals if there are several. "
-        f"`{NOT_TRAINED}` is the network before training. Last column: share of `{BASELINE}`'s gap."
+        f"`{UNTRAINED}` is the network before training. Last column: share of `{BASELINE}`'s gap."
     )
     body = (how, markdown(headings, lines), bullets(_goals(shares, problem)))
     yield Table(f"REGAL on many kinds of graphs: {problem_line(problem)}", of_rows(rows), body, _summary(shares))
@@ -79,9 +78,7 @@ def _plain(graph: ComputationGraph) -> ComputationGraph:
 def _entrant(settings: Settings, task: str, label: str) -> Entrant:
     policies = {
         REGAL: lambda: _trained(settings, task),
-        NOT_TRAINED: lambda: [
-            settings.copy(untrained(Policy, RegalConfig(PROBLEMS[task]), seed)) for seed in range(settings.seeds)
-        ],
+        UNTRAINED: lambda: settings.before_training(PROBLEMS[task]),
     }
     if label not in policies:
         return settings.entrant("synthetic", label, settings.budget(label), shipped=True)

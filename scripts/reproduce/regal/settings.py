@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from graphrl.agents.regal.config import Encoder, Hint, RegalConfig
+from graphrl.agents.regal.config import Encoder, RegalConfig
 from graphrl.agents.regal.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo
@@ -105,29 +105,21 @@ def unseen(task: str, count: int, quick: bool) -> list[ComputationGraph]:
     return TASKS[task].graphs(count, quick)
 
 
-class Kind(NamedTuple):
-    """Fields of `RegalConfig` that distinguish policies."""
-
-    encoder: Encoder
-    hint: Hint
-
-
-REGAL, HINTED = Kind("message-passing", "none"), Kind("message-passing", "list")
-# label in tables -> the method that plays a checkpoint, and the kind of that checkpoint
-LEARNED: dict[str, tuple[str, Kind]] = {
-    "regal": ("regal", REGAL), "idrs": ("idrs", REGAL), "gas": ("regal", Kind("recurrent", "none")),
-    "regal-hint": ("regal-hint", HINTED), "idrs-hint": ("idrs-hint", HINTED),
-    "gas-hint": ("regal-hint", Kind("recurrent", "list")), "regal+": ("regal+", HINTED),
-}  # fmt: skip
-UNTRAINED = "regal-hint untrained"
+# label in tables -> the method that plays a checkpoint, and the encoder of that checkpoint's policy
+LEARNED: dict[str, tuple[str, Encoder]] = {
+    "idrs": ("idrs", "message-passing"),
+    "gas": ("regal", "recurrent"),
+    "regal": ("regal", "message-passing"),
+    "regal+": ("regal+", "message-passing"),
+}
+UNTRAINED = "regal untrained"
 BASELINE = "brkga"
-# methods of the paper's table; methods that receive a list schedule; other methods for comparison
-PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", "regal")
-HINT_METHODS = ("list", "brkga+", "idrs-hint", "gas-hint", UNTRAINED, "regal-hint")
-OTHERS = ("anneal-schedule", "auto", "regal+")
+# methods of the paper's table, with the network before training; other methods for comparison
+PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", UNTRAINED, "regal")
+OTHERS = ("list", "brkga+", "anneal-schedule", "auto", "regal+")
 LONGER = "auto for longer"  # for the best known, which a few short searches would not reach
-METHODS = (*PAPER, *HINT_METHODS, *OTHERS, LONGER)
-TIMED = (BASELINE, "regal", "list", "brkga+", "regal-hint", *OTHERS)
+METHODS = (*PAPER, *OTHERS, LONGER)
+TIMED = (BASELINE, "regal", *OTHERS)
 # methods without random numbers, or slow ones: they get one seed
 ONCE = ("cp-sat", "list", "metis", LONGER)
 PROBLEM = ("objective", "devices", "transfer", "latency", "bandwidth")  # settings of a policy
@@ -165,7 +157,11 @@ class Settings(launcher.Settings):
         """Returns test graphs of a task."""
         return unseen(task, self.graphs, self.quick)
 
-    def trained(self, task: str, kind: Kind) -> list[Path]:
+    def before_training(self, problem: Problem) -> list[Path]:
+        """Returns policies with initial weights, one per seed."""
+        return [self.copy(untrained(Policy, RegalConfig(problem), seed)) for seed in range(self.seeds)]
+
+    def trained(self, task: str, encoder: Encoder) -> list[Path]:
         """Returns policies of a task, one per seed; trains the missing ones.
 
         Raises:
@@ -174,13 +170,12 @@ class Settings(launcher.Settings):
         problem = TASKS[task].problem
         words = [
             *(f"agent.problem.{key}={getattr(problem, key)}" for key in PROBLEM),
-            f"agent.encoder={kind.encoder}",
+            f"agent.encoder={encoder}",
             *TASKS[task].data(self.quick),
             *(QUICK if self.quick else ()),
         ]
-        agent = "regal-hint" if kind.hint == "list" else "regal"
-        run = self.out / "training" / f"{task}-{kind.encoder}-{kind.hint}"
-        return [self.copy(Policy.load(file)) for file in train_policies(Policy, agent, run, self.seeds, words)]
+        run = self.out / "training" / f"{task}-{encoder}"
+        return [self.copy(Policy.load(file)) for file in train_policies(Policy, "regal", run, self.seeds, words)]
 
     def copy(self, policy: Policy) -> Path:
         """Copies a policy to a file named by its digest, and returns the path."""
@@ -203,11 +198,10 @@ class Settings(launcher.Settings):
           GraphrlError: training fails or is interrupted.
         """
         if label == UNTRAINED:
-            policy = self.copy(untrained(Policy, RegalConfig(TASKS[task].problem, hint="list")))
-            methods = [f"regal-hint:checkpoint={policy}"] * self.seeds
+            methods = [f"regal:checkpoint={file}" for file in self.before_training(TASKS[task].problem)]
         elif label in LEARNED and not shipped:
-            method, kind = LEARNED[label]
-            methods = [f"{method}:checkpoint={file}" for file in self.trained(task, kind)]
+            method, encoder = LEARNED[label]
+            methods = [f"{method}:checkpoint={file}" for file in self.trained(task, encoder)]
         else:
             methods = ["auto" if label == LONGER else label] * self.seeds
         return Entrant(label, methods[: 1 if label in ONCE else None], budget)

@@ -42,8 +42,8 @@ from reproduce.regal.settings import BASELINE, LEARNED, TASKS, TIMED, Settings
 from reproduce.regal.tables import HEADINGS, Score, cells, compare_gaps, scores
 from reproduce.results import Table, bullets, markdown, of_rows
 
-LIMITED = ("brkga", "gas", "idrs", "regal", "regal-hint")
-METHODS = (BASELINE, "regal", "regal-hint", "gas")
+LIMITED = ("brkga", "gas", "idrs", "regal")
+METHODS = (BASELINE, "regal", "gas")
 FIGURES = ("improvement", "gap")  # columns of a budget
 GOAL = 0.15  # of BRKGA's time
 _LONG = 3600.0  # seconds: never reached; with a time limit `graphrl.compare` compiles before the clock starts
@@ -89,7 +89,7 @@ def overhead(settings: Settings) -> Iterator[Table]:
             parts = [f"{1000 * part:.1f}" for part in (median_seconds(functools.partial(Policy.load, file)), proposing)]
         mean = statistics.mean(own.values())
         lines.append([label, f"{mean:.3f}", f"{100 * ratio:+.1f}%", *parts])
-        if label in ("regal", "regal-hint"):
+        if label == "regal":
             verdict = "met" if ratio < GOAL else "missed"
             notes.append(f"{label} takes {100 * ratio:.1f}% more time (goal: under {100 * GOAL:.0f}%: {verdict})")
     headings = ["method", "mean seconds", "over BRKGA's", "ms to read the policy", "ms to propose"]
@@ -169,13 +169,13 @@ def _table(settings: Settings, what: str, sweep: _Sweep, notes: Iterator[str], f
 
 
 def _limit_notes(by_limit: Mapping[int, Mapping[str, Score]], evaluations: int) -> Iterator[str]:
-    """Compares BRKGA with the most evaluations and REGAL, with and without the hint, with those of the table."""
+    """Compares BRKGA with the most evaluations and REGAL with those of the table."""
     most, usual = max(by_limit), by_limit.get(evaluations, {})
-    for label in (label for label in ("regal", "regal-hint") if label in usual and BASELINE in by_limit[most]):
-        ours, theirs = usual[label].improvement, by_limit[most][BASELINE].improvement
+    if "regal" in usual and BASELINE in by_limit[most]:
+        ours, theirs = usual["regal"].improvement, by_limit[most][BASELINE].improvement
         word = "reaches" if theirs.mean >= ours.mean else "does not reach"
         yield (
-            f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} {label} with {evaluations:,} "
+            f"BRKGA with {most:,} evaluations ({theirs.percent(True)}) {word} regal with {evaluations:,} "
             f"({ours.percent(True)})"
         )
 

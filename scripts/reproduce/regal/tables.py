@@ -69,7 +69,7 @@ class Score(NamedTuple):
 def table(settings: Settings, task: str, *, shipped: bool = False) -> Iterator[Table]:
     """Yields the table of a task; writes the histogram of improvements."""
     title, problem = TASKS[task].title, TASKS[task].problem
-    labels = {BASELINE, *settings.among(METHODS)} - ({"gas", "gas-hint"} if shipped else set())  # neither ships
+    labels = {BASELINE, *settings.among(METHODS)} - ({"gas"} if shipped else set())  # does not ship
     order = [label for label in METHODS if label in labels]
     entrants = [settings.entrant(task, label, settings.budget(label), shipped=shipped) for label in order]
     print(f"{title}: {settings.evaluations:,} evaluations", file=sys.stderr)
@@ -158,30 +158,24 @@ def cells(label: str, one: Score) -> list[str]:
 
 
 def _goals(task: str, by_label: Mapping[str, Score]) -> Iterator[str]:
-    """Yields lines on the goals, on the value of the hint, and on the gain of training over the hint."""
+    """Yields lines on the goals, on the gain of training, and on other methods."""
     brkga, (closing, matching) = by_label[BASELINE], GOALS[task]
-    for label in (label for label in ("regal", UNTRAINED, "regal-hint") if label in by_label):
+    for label in (label for label in (UNTRAINED, "regal") if label in by_label):
         ours = by_label[label]
         if brkga.gap.mean > 0:
             closed = 1 - ours.gap.mean / brkga.gap.mean
             yield f"{label} closes {100 * closed:.1f}% of BRKGA's gap{_goal(closed, closing)}"
         share = ours.matched.mean
         yield f"{label} matches or beats BRKGA on {100 * share:.1f}% of the graphs{_goal(share, matching)}"
-    yield from compare_gaps(by_label, "regal", ("brkga-tuned", "gas", "idrs"))
-    yield from compare_gaps(
-        by_label,
-        "regal-hint",
-        (UNTRAINED, "brkga+", "gas-hint", "idrs-hint", "list", "local-search", "anneal-schedule"),
-    )
+    others = (UNTRAINED, "brkga-tuned", "gas", "idrs", "brkga+", "list", "local-search", "anneal-schedule")
+    yield from compare_gaps(by_label, "regal", others)
     yield from compare_gaps(by_label, "regal+")
 
 
 def gap_summary(by_label: Mapping[str, Score]) -> str:
-    """Returns the mean gaps of REGAL, with and without the hint, and of BRKGA, in a sentence."""
-    labels = [
-        label for label in (*LEARNED, BASELINE) if label in by_label and label in ("regal", "regal-hint", BASELINE)
-    ]
-    gaps = [f"`{label}` {100 * by_label[label].gap.mean:.1f}%" for label in labels]
+    """Returns the mean gaps of REGAL and of BRKGA, in a sentence."""
+    labels = ("regal", BASELINE)
+    gaps = [f"`{label}` {100 * by_label[label].gap.mean:.1f}%" for label in labels if label in by_label]
     return f"Mean gap from the best known: {', '.join(gaps)}."
 
 
