@@ -81,6 +81,8 @@ _LAZY = {  # modules that import jax, which takes a second
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",
 }
+# Packages for users that no import above loads: `import graphrl; graphrl.envs.AutoReset` needs no further import.
+_PACKAGES = ("agents", "compare", "envs", "learning", "methods", "networks", "training", "xla")
 
 
 def __getattr__(name: str) -> Any:
@@ -94,8 +96,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
+    if name in _PACKAGES:
+        return importlib.import_module(f"graphrl.{name}")
     raise AttributeError(f"module 'graphrl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, "__version__"])
+    return sorted({*globals(), *_LAZY, *_PACKAGES, "__version__"})

@@ -10,7 +10,10 @@ import itertools
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +22,7 @@ _MAX_LISTED = 8  # names, up to which a message lists all
 # A quoted text, as repr writes it, or a bracket. The apostrophe of "it's" opens nothing, nor does an escaped quote:
 # each would be tried up to the end of the message.
 _MARK = re.compile(r"""(?<![\w\\])'(?:[^'\\]|\\.)*'|(?<![\w\\])"(?:[^"\\]|\\.)*"|[\[({]|[\])}]""", re.DOTALL)
+_NOT_OF_USERS = (Path(__file__).parent, Path(sysconfig.get_path("stdlib")))
 _WORD = re.compile(rf"\S{{{MAX_REPEATED + 1},}}")
 
 
@@ -94,8 +98,21 @@ def import_entry_point(entry_point: str, what: str) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the type and the first line of an error of a user's code."""
-    return f"{type(error).__name__}: {error}".strip(": ").partition("\n")[0]
+    """Returns the type and the first line of an error of a user's code, and the place where it was raised."""
+    return f"{type(error).__name__}: {error}".strip(": ").partition("\n")[0] + place(error)
+
+
+def place(error: BaseException) -> str:
+    """Returns the place of an error in a user's code, as in " (my_module.py, line 7)": its innermost frame outside
+    graphrl, Python and installed packages; "" if there is none.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        is_installed = "site-packages" in path.parts or "dist-packages" in path.parts
+        if not (is_installed or frame.filename.startswith("<") or any(map(path.is_relative_to, _NOT_OF_USERS))):
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f" ({shown}, line {frame.lineno})"
+    return ""
 
 
 def shortened(message: str) -> str:

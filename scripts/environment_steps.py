@@ -84,9 +84,9 @@ def models_page(rows: Sequence[StepRow], names: dict[str, str], command: str) ->
     for env, model in itertools.product(ROLLOUTS, names):
         cells = [rates[env, model, policy, count] for policy in ("random", "gymnasium") for count in COUNTS]
         figures = [STEPS_TABLE.columns["steps / s"](row) for row in cells]
-        lines.append([env, names[model], f"{cells[0].n:,}", *figures, STEPS_TABLE.columns["/ pure JAX"](cells[1])])
+        lines.append([env, names[model], f"{cells[0].n:,}", *figures, STEPS_TABLE.columns["times pure JAX"](cells[1])])
     head = [f"{text}{count:,}" for text in ("one program: ", "gymnasium: ") for count in COUNTS]
-    table = markdown(["environment", "model", "ops", *head, "64: / pure JAX"], lines)
+    table = markdown(["environment", "model", "ops", *head, "64: times pure JAX"], lines)
     first, texts = next(iter(names)), []
     for env in ROLLOUTS:
         one, many = (rates[env, first, "gymnasium", count] for count in (1, 64))

@@ -78,7 +78,8 @@ def find_agent(name: str) -> "Agent":
     if name not in known:
         if name in SUCCESSORS:
             raise ProblemError(f"there is no agent {name!r} any more: use {SUCCESSORS[name]!r}")
-        raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}")
+        own = "register your own by an entry point or graphrl.agents.register: see graphrl train --help"
+        raise ProblemError(f"unknown agent {name!r}: {suggest(name, known)}; {own}")
     module, _, attribute = known[name].partition(":")
     what = f"agent {name!r}: entry point {known[name]!r}"
     agent = import_entry_point(f"{module}:{attribute or 'AGENT'}", what)

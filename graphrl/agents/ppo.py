@@ -34,7 +34,7 @@ from graphrl.costs.problem import Problem
 from graphrl.envs import registry, specs
 from graphrl.envs.base import TimeStep, sample_action, validate_timestep
 from graphrl.envs.compile.compiled_features import features_of_schedules
-from graphrl.errors import GraphrlError, ProblemError, import_entry_point, one_line
+from graphrl.errors import GraphrlError, ProblemError, import_entry_point, one_line, place
 from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes, roomy_sizes
@@ -166,11 +166,13 @@ def _environment(config: PpoConfig) -> Any:
 
 @contextlib.contextmanager
 def _as_one_line(name: str) -> Iterator[None]:
-    """Context manager that converts errors of a user's code to a `GraphrlError` of one line that starts with `name`."""
+    """Context manager that converts errors of a user's code to a `GraphrlError` of one line: `name`, the fault, and its
+    place in that code.
+    """
     try:
         yield
     except GraphrlError as error:
-        raise type(error)(f"{name}: {error}") from error
+        raise type(error)(f"{name}: {error}{place(error)}") from error
     except Exception as error:  # a user's code may fail in any way
         raise GraphrlError(f"{name}: {one_line(error)}") from error
 

@@ -89,7 +89,8 @@ def find(id: str) -> Rollouts:
       GraphrlError: no case has this name; the message lists the known names.
     """
     if id not in ROLLOUTS:
-        raise GraphrlError(f"no environment {id!r} to measure: {suggest(id, ROLLOUTS)}")
+        own = "for your own, time jax.vmap of its step in a jax.lax.scan"
+        raise GraphrlError(f"no environment {id!r} to measure: {suggest(id, ROLLOUTS)}; {own}")
     return ROLLOUTS[id]
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -71,15 +72,25 @@ def run(args: argparse.Namespace) -> int:
     agent_methods = {f"{method}:checkpoint={path}": method for method in agent.methods(config.agent)}
     is_map = isinstance(problem, MemoryChip)
     opponents = _opponents(agent, problem) if args.methods is None else args.methods
+    if not agent_methods:
+        _note(f"agent {info.agent!r} has no methods: its policy is not in the table (see `methods` of Agent)")
+    for method, name in agent_methods.items():
+        if method in opponents:
+            _note(f"{method} is the checkpoint to evaluate: it has the row {name!r} alone")
+    opponents = tuple(method for method in opponents if method not in agent_methods)
     args.methods = (*agent_methods, *opponents)
     if args.evaluations is None and args.seconds is None:
         args.evaluations = config.agent.evaluations
     names = {long: name for long, name in agent_methods.items() if name not in opponents}
     if is_map:
         return _compare_maps(args, problem, names)
-    args.baseline = args.baseline or opponents[0]
+    args.baseline = args.baseline or next(iter(opponents), args.methods[0])
     vars(args).update(dataclasses.asdict(problem))
     return compare.run(args, names)
+
+
+def _note(text: str) -> None:
+    print(f"graphrl: {text}", file=sys.stderr)
 
 
 def _opponents(agent: "Agent", problem: Problem | MemoryChip) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`graphrl train AGENT`: trains an agent, in one run or a sweep of seeds and settings, and resumes training."""
 
 import argparse
+import contextlib
 import math
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from graphrl.agents import agents
 from graphrl.commands.common import integer, print_json
 from graphrl.commands.parser import Parser
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ EXAMPLES = """agents:
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
   ppo         PPO in any environment (--env) with any networks (--network)
-  your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"
+  your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"; or,
+  for the process of a script, graphrl.agents.register("mine", "my_agent:AGENT") and graphrl.cli.main(["train", "mine"])
 
 settings: `graphrl train AGENT --settings` lists all of them with their values and meanings: training.* (the loop),
 data.* (graphs and batches), agent.* (problem, network, learning) and seed. KEY=VALUE after the agent, or --set
@@ -52,8 +54,9 @@ KEY=VALUE, changes one. A file for --config has the same names in TOML or JSON; 
 seeds and sweeps: --seeds 0-4 trains five seeds one after another, in DIR/seed-0 to DIR/seed-4. --sweep trains each of
 the values of a setting, in DIR/agent.learning_rate=0.01 ...; several --sweep train all combinations, and --seeds each
 with several seeds. Every folder is a run as any other. Seeds share the graphs and the compiled programs. The table at
-the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval. A run whose numbers
-become infinite or NaN ends alone. A list is one value in brackets: --sweep data.train=[a,b],[c].
+the end has the mean of the best held-out scores over the seeds, with its 95% bootstrap interval, and cautions where
+numbers of updates differ or intervals overlap. A run whose numbers become infinite or NaN ends alone. A list is one
+value in brackets: --sweep data.train=[a,b],[c].
 
 stop and resume: Ctrl-C or SIGTERM finishes the current update and saves a checkpoint; a second one stops immediately.
 --resume continues from the last checkpoint, also after a crash or kill -9, and ends with the same parameters as a run
@@ -171,7 +174,7 @@ def _train_one(args: argparse.Namespace, agent: "Agent", values: Mapping[str, An
         _print_interrupted(args.agent, folder)
         return 1
     if devices.is_main():
-        _report(result, args, folder)
+        _report(result, args, folder, comparable=_is_comparable(agent, config.agent))
     return int(result.outcome.interrupted)
 
 
@@ -215,7 +218,14 @@ def _resume_with(agent: str, folder: Path) -> str:
     return f"resume with: graphrl train {agent} --out {folder} --resume"
 
 
-def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
+def _is_comparable(agent: "Agent", settings: Any) -> bool:
+    """True if `graphrl evaluate` has plans of the trained policy to compare."""
+    with contextlib.suppress(GraphrlError):  # the environment of `ppo` makes no plans
+        return bool(agent.methods(settings)) and agent.problem(settings) is not None
+    return False
+
+
+def _report(result: "Result", args: argparse.Namespace, folder: Path, *, comparable: bool) -> None:
     from graphrl.training.checkpoints import read_info
 
     step, interrupted, validations = result.outcome
@@ -229,7 +239,11 @@ def _report(result: "Result", args: argparse.Namespace, folder: Path) -> None:
         rows = [("held-out graphs", "step 0", f"step {best.step} (best)")]
         rows += [(name, f"{before[name]:.4g}", f"{after[name]:.4g}") for name in after if name != "step"]
         print("\n".join(align_columns(rows, left=1)))
-        print(f"best checkpoint: {result.best}\ncompare it with other methods: graphrl evaluate {folder}")
+        print(f"best checkpoint: {result.best}")
+        if comparable:
+            print(f"compare it with other methods: graphrl evaluate {folder}")
+        else:
+            print(f"learning curve: graphrl plot {folder}")
     if interrupted:
         text = f"stopped at step {step}, checkpoint saved; {_resume_with(args.agent, folder)}"
         print(f"graphrl: {text}", file=sys.stderr)
@@ -242,26 +256,49 @@ def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Pat
     if args.json:
         print_json(summary)
     elif scored:
-        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "mean", "95% interval")]
+        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "updates", "mean", "95% interval")]
         if len(settings) == 1:
-            rows += [(Path(run["folder"]).name, "1", f"{run['best_score']:.4g}", "-") for run in settings[0]["runs"]]
+            rows += [
+                (Path(run["folder"]).name, "1", f"{run['step']}", f"{run['best_score']:.4g}", "-")
+                for run in settings[0]["runs"]
+            ]
         if len(settings) > 1 or len(settings[0]["runs"]) > 1:
             rows += [_row(setting) for setting in settings]
         print("\n".join(align_columns(rows, left=1)))
         if len(scored) > 1:
-            print(f"best setting: {max(scored, key=lambda setting: setting['mean'])['setting']}")
+            _print_best(scored)
         print(f"learning curves: graphrl plot {folder}")
     if summary["interrupted"]:
         print(f"graphrl: stopped; {_resume_with(args.agent, folder)}", file=sys.stderr)
 
 
-def _row(setting: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def _print_best(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Prints which setting has the highest mean, and why that may not make it the best."""
+    best = max(settings, key=lambda setting: setting["mean"])
+    print(f"best setting: {best['setting']}")
+    runs = [run for setting in settings for run in setting["runs"]]
+    if " to " in (updates := _updates(runs)):
+        most = max(run["step"] for run in runs)
+        print(f"caution: the runs have {updates} updates: --resume training.steps={most} makes them equal")
+    if any(len(setting["runs"]) == 1 for setting in settings):
+        print("caution: one run of a setting has no interval: train several seeds (--seeds)")
+    elif any(setting["high"] >= best["low"] for setting in settings if setting is not best):
+        print("caution: its interval overlaps another: the difference may be chance, and more seeds would tell")
+
+
+def _row(setting: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     """Builds a setting's row of the table."""
     name, count = setting["setting"] or "all", len(setting["runs"])
     if setting["mean"] is None:
-        return name, "0", "-", "-"
+        return name, "0", "-", "-", "-"
     ends = f"{setting['low']:.4g} to {setting['high']:.4g}" if count > 1 else "-"
-    return name, str(count), f"{setting['mean']:.4g}", ends
+    return name, str(count), _updates(setting["runs"]), f"{setting['mean']:.4g}", ends
+
+
+def _updates(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Formats the numbers of updates of some runs: "60", or "20 to 60"."""
+    steps = [run["step"] for run in runs]
+    return f"{min(steps)} to {max(steps)}" if min(steps) < max(steps) else str(steps[0])
 
 
 def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -> dict[str, Any]:

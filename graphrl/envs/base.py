@@ -125,7 +125,8 @@ class AutoReset(Generic[State, Observation, Instance]):
     The step then returns the state and the observation of the next episode's reset; reward, flags and info are those of
     the last step of the old episode. `info["final_observation"]` is the observation before any reset, also within an
     episode (after `reset`: that of the reset), so that its structure never changes. The instance stays the same: no
-    array of the instance is selected.
+    array of the instance is selected. The last state of an episode is not kept: for plans of it, as `env.plan` makes
+    them, step the environment itself.
 
     Both sides of the selection are computed: every step also costs a reset.
     """

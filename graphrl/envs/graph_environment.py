@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs import specs
-from graphrl.errors import PlanError, ProblemError
+from graphrl.errors import GraphrlError, PlanError, ProblemError, one_line
 from graphrl.graphs.datasets.sets import Model, load_graphs, model_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, common_sizes, pad
@@ -123,7 +123,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         """Converts the decisions of an episode to a plan, with exact costs from the host.
 
         Args:
-          model: the model of the instance.
+          model: the model of the instance; a function with its arguments is a tuple `(function, *arguments)`.
           instance: the instance, without a batch axis.
           state: state of the episode, without a batch axis.
 
@@ -164,7 +164,16 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         """Loads the graphs that a model names."""
         if isinstance(model, str | os.PathLike):
             return self.load([os.fspath(model)])
-        return [model_graph(*model) if isinstance(model, tuple) else model_graph(model)]
+        if isinstance(model, tuple):
+            return [model_graph(*model)]
+        try:
+            return [model_graph(model)]
+        except TypeError as error:
+            if not callable(model) or isinstance(error, GraphrlError):
+                raise
+            raise ProblemError(
+                f"a function needs its arguments: pass (function, *arguments). Without them: {one_line(error)}"
+            ) from error
 
     def _graph(self, model: Model | Called) -> ComputationGraph:
         graphs = self._graphs(model)

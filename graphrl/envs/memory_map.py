@@ -5,6 +5,7 @@ Instances are padded map problems with features for a network, computed on the h
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -186,8 +187,17 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
 
     def _graphs(self, model: Any) -> list[ComputationGraph]:
         graphs = super()._graphs(model)
-        is_function = callable(model) or isinstance(model, tuple)
-        return [coarsened(graph) for graph in graphs] if is_function else graphs
+        if not callable(model) and not isinstance(model, tuple):
+            return graphs
+        layers = [coarsened(graph) for graph in graphs]
+        if not any(op.weight_bytes for graph in layers for op in graph.ops):
+            function = layers[0].name
+            warnings.warn(
+                f"graph {function!r} has no weights to place: all arguments of a function are inputs. To have some, "
+                f"pass graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
+                stacklevel=4,
+            )
+        return layers
 
     def _problem(self, graph: ComputationGraph) -> MapProblem:
         return map_problem(graph, self.problem)

@@ -61,5 +61,6 @@ def make(id: str, **options: Any) -> Any:
     parameters = inspect.signature(build).parameters
     for option in options:
         if option not in parameters:
-            raise GraphrlError(f"{id} has no option {option!r}: {suggest(option, parameters)}")
+            known = suggest(option, parameters) if parameters else "it has none"
+            raise GraphrlError(f"{id} has no option {option!r}: {known}")
     return build(**options)

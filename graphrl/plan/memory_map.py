@@ -142,7 +142,10 @@ class MemoryMap:
             if name not in index:
                 raise PlanError(f"order has {_short(name)}, which is no op of graph {graph.name!r}")
         if len(self.order) != len(index):
-            raise PlanError(f"order has {len(self.order)} ops: graph {graph.name!r} has {len(index)}")
+            raise PlanError(
+                f"order has {len(self.order)} ops: graph {graph.name!r} has {len(index)}; a map of a function or a "
+                "file is of its layers, graphrl.graphs.coarsen.coarsened(graph)"
+            )
         return map_problem(graph, self.chip, [index[name] for name in self.order])
 
     def memories(self, problem: MapProblem) -> tuple[np.ndarray, np.ndarray]:

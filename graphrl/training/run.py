@@ -215,7 +215,7 @@ def _observers(
     schedule = config.training
     table = progress_table(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
     with metrics_log(folder, after) as log, table as show, compile_clock() as compiling:
-        yield log, _Progress(schedule, Pace(compiling), show, score)
+        yield log, _Progress(schedule, Pace(compiling), show, score, [] if last is None else last.info.validation)
 
 
 # columns of the table of progress: metrics, of which each agent has some, and their titles
@@ -232,9 +232,11 @@ _COLUMNS = {
 class _Progress:
     """Shows the most important values of every update, the score of the last validation, and the expected end."""
 
-    def __init__(self, schedule: Schedule, pace: Pace, show: ShowRow, score: str) -> None:
+    def __init__(
+        self, schedule: Schedule, pace: Pace, show: ShowRow, score: str, validations: Sequence[Values] = ()
+    ) -> None:
         self._schedule, self._pace, self._show, self._score = schedule, pace, show, score
-        self._held_out = "-"
+        self._held_out = _cell(validations[-1][score]) if validations else "-"
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """See `Observer`."""

@@ -1,5 +1,6 @@
 """The agent ppo: own environments and networks, its method, and faults of one line."""
 
+import inspect
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from command_line import fault
+from own_environment import Deep
 
 import graphrl
 from graphrl.agents.ppo import AGENT, Policy, parts
@@ -155,6 +157,14 @@ def test_memory_maps_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "method 'ppo' has a policy for nnp-i" in err
 
 
+def place_in(env: type) -> str:
+    """The file and the line where `Deep` fails, as messages have them."""
+    path = Path(str(inspect.getsourcefile(env)))
+    lines = path.read_text().splitlines()
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}, line {1 + next(i for i, line in enumerate(lines) if '[name]' in line)}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -173,11 +183,16 @@ def test_memory_maps_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--env", "own_environment:Endless"), "an episode must end within 10,000 random actions"),
         (("--env", "Ordering-v0", "agent.problem.devices=3"), "agent.env=Ordering-v0 has no argument problem"),
         (("--env", "own_environment:Balance"), "this network is for observations with mask, and graph or nodes"),
+        (("--env", "own_environment:Deep"), f"agent.env=own_environment:Deep: KeyError: 'b' ({place_in(Deep)})"),
         (("--network", "own_environment:no"), "module 'own_environment' has no 'no': the nearest"),
         (("--network", "own_environment:NUMBER"), "is of type int: must be a function of the environment"),
         (("--network", "own_environment:only_policy"), "returns a Network: must return graphrl.learning.ppo.Policy"),
         (("--network", "own_environment:failing"), "agent.network=own_environment:failing: RuntimeError: no weights"),
         (("--network", "own_environment:three_options"), "the policy's output has shape (3,) and dtype float32: must"),
+        (
+            ("--env", "Ordering-v0", "--network", "own_environment:three_fixed"),
+            "the policy's output has shape (3,): must be (8,), that of the action mask",
+        ),
         (
             ("--network", "own_environment:two_values"),
             "the value network's output has shape (2,) and dtype float32: must be ()",

@@ -166,7 +166,7 @@ def test_search_is_measured_with_the_baseline(tmp_path: Path, capsys: pytest.Cap
     show([rows[:2]])
     first = capsys.readouterr().out
     show([rows[2:]])
-    assert "/ pure JAX" in first
+    assert "times pure JAX" in first
     assert " 64 " in first
     assert "BRKGA, peak memory" in capsys.readouterr().out
     print_shares(rows)

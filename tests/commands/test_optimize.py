@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from processes import run_python
 from search_graphs import tangle
 from worked_example import TINY
 
@@ -125,6 +126,13 @@ def test_optimize_stays_a_function_however_it_is_imported() -> None:
     importlib.import_module("graphrl.optimize")
     assert callable(graphrl.optimize)
     assert not isinstance(graphrl.optimize, types.ModuleType)
+
+
+def test_packages_are_attributes_without_an_import_of_their_own(tmp_path: Path) -> None:
+    """In a new process: here other tests have imported them."""
+    program = "import graphrl; print(graphrl.envs.AutoReset.__name__, graphrl.agents.find_agent, graphrl.learning)"
+    done = run_python(tmp_path, "-c", program)
+    assert done.stdout.startswith("AutoReset <function find_agent"), done.stderr
 
 
 def test_unknown_public_name() -> None:

@@ -73,9 +73,10 @@ def test_a_finished_sweep_is_summarised_without_training(swept: Path, capsys: py
     assert main(["train", "tiny", "--out", str(swept), "--resume"]) == 0
     printed = capsys.readouterr()
     best = max(summary["settings"], key=lambda setting: setting["mean"])["setting"]
-    assert re.search(
-        rf"best held-out negative_error +runs +mean +95% interval\n(.*\n)+best setting: {best}\n", printed.out
-    )
+    head = r"best held-out negative_error +runs +updates +mean +95% interval\n"
+    assert re.search(rf"{head}(.*\n)+best setting: {best}\n", printed.out)
+    overlap = min(setting["high"] for setting in summary["settings"]) >= max(s["low"] for s in summary["settings"])
+    assert ("caution: its interval overlaps another" in printed.out) == overlap
     assert before == {run: read_metrics(swept / run) for run in RUNS}
 
 
@@ -165,6 +166,15 @@ def test_a_resumed_sweep_gets_further_values(tmp_path: Path, capsys: pytest.Capt
     assert main(["train", "tiny", *out]) == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
     assert [setting["setting"] for setting in settings] == ["agent.rate=0.05", "agent.rate=0.1"] == runs_in(tmp_path)
+    for steps, rows in ((3, [("0.05", "3"), ("0.1", "3")]), (1, [("0.05", "3"), ("0.1", "3"), ("0.2", "1")])):
+        values = ",".join(rate for rate, _ in rows)
+        command = ["train", "tiny", f"training.steps={steps}", "--sweep", f"agent.rate={values}", *out[:-1]]
+        assert main(command) == 0
+        printed = capsys.readouterr().out
+        assert re.findall(r"^agent.rate=(\S+) +1 +(\d) ", printed, re.MULTILINE) == rows
+        unequal = "caution: the runs have 1 to 3 updates: --resume training.steps=3 makes them equal\n"
+        assert (unequal in printed) == (steps == 1)
+        assert "caution: one run of a setting has no interval" in printed
 
 
 def test_a_run_whose_numbers_are_not_finite_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_train_prints_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert re.search(r"trained: 12 steps in [0-9.]+ m?s\n", out)
     assert re.search(r"negative_error +-0\.\d+ +-", out)
-    assert f"best checkpoint: {find(tmp_path)}" in out
+    assert f"best checkpoint: {find(tmp_path)}\nlearning curve: graphrl plot {tmp_path}\n" in out  # it makes no plans
 
 
 @pytest.mark.usefixtures("tiny")
@@ -98,7 +98,7 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
     agents = "egrl, gdp, go, ppo, regal, topoformer, tiny"
     for arguments, code, text in (
-        (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}\n"),
+        (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}; register your own by"),
         (("train", "regal-hint"), 2, "graphrl: error: there is no agent 'regal-hint' any more: use 'regal'\n"),
         (("train", "tiny", "--set", "agent.rat=1"), 2, "did you mean agent.rate"),
         (("train", "tiny", "--json", "agent.rat=1"), 2, "did you mean agent.rate"),
@@ -141,7 +141,9 @@ def test_evaluate_uses_the_settings_of_the_run(tmp_path: Path, capsys: pytest.Ca
     main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
     capsys.readouterr()
     assert main(["evaluate", str(run), "--methods", "list,random", "--output", str(rows), "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert printed.err.startswith("graphrl: agent 'tiny' has no methods: its policy is not in the table")
+    table = json.loads(printed.out)
     assert [method["method"] for method in table["methods"]] == ["list", "random"]
     assert (table["objective"], table["model"]["devices"], table["budget"]["evaluations"]) == ("makespan", 2, 100)
     assert len({row.graph for row in read_rows(rows)}) == 2
@@ -159,13 +161,19 @@ def test_evaluate_calls_the_agent_by_its_name(
     monkeypatch.setattr("tiny_agent.AGENT", dataclasses.replace(tiny_agent.AGENT, methods=lambda _: ("played",)))
     run, rows = tmp_path / "run", tmp_path / "rows.jsonl"
     main(["train", "tiny", "--out", str(run), *sets("training.steps=1", "data.test=in-tree:9x2")])
-    capsys.readouterr()
+    assert f"compare it with other methods: graphrl evaluate {run}\n" in capsys.readouterr().out
     full = f"played:checkpoint={find(run)}"
     for others, name in (("list", "played"), ("list,played", full)):  # two lines of a table have two names
         assert main(["evaluate", str(run), "--methods", others, "--output", str(rows)]) == 0
         table = capsys.readouterr().out
         assert (f" {name} " in table.replace("\n", " "), str(run) in table) == (True, name == full)
     assert {row.method for row in read_rows(rows)} == {full, "list", "played"}
+    assert main(["evaluate", str(run), "--methods", f"list,{full}", "--output", str(rows)]) == 0  # the same twice
+    assert f"{full} is the checkpoint to evaluate: it has the row 'played' alone" in capsys.readouterr().err
+
+
+def test_an_unknown_agent_may_be_a_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "; register your own by an entry point or graphrl.agents.register" in fault(capsys, "train", "mine")[1]
 
 
 def test_help_of_evaluate_names_the_default_budgets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -375,6 +375,10 @@ def test_gymnasium_makes_environments_by_id_and_draws_them() -> None:
     assert drawn.min() < 100
     many = gymnasium.make_vec("graphrl/Ordering-v0", num_envs=3, models=[ORDERED, ORDERED])
     assert many.reset(seed=0)[0].shape[0] == 3
+    with pytest.raises(GraphrlError, match="many environments have no picture"):
+        gymnasium.make_vec("graphrl/Ordering-v0", num_envs=1, models=[ORDERED], render_mode="rgb_array")
+    with pytest.raises(GraphrlError, match="Ordering-v0 has no option 'colour': it has none"):
+        gymnasium.make("graphrl/Ordering-v0", model=ORDERED, colour=1)
     with pytest.raises(GraphrlError, match=r"^render_mode is 'human': must be 'rgb_array' or None$"):
         adapters.to_gymnasium(*ordering(), render_mode="human")
     with pytest.raises(GraphrlError, match=r"pass model=\.\.\.$"):

@@ -39,6 +39,7 @@ def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
     return (jnp.tanh(x @ weights) @ weights.T).sum()
 
 
+NO_WEIGHTS = pytest.mark.filterwarnings("ignore:graph 'loss' has no weights to place")
 CALLED = (jax.grad(loss), jax.ShapeDtypeStruct((8, 8), jnp.float32), jax.ShapeDtypeStruct((4, 8), jnp.float32))
 
 
@@ -69,6 +70,7 @@ def played(env: Any, instance: Any) -> list[tuple[Any, Any]]:
     return episode
 
 
+@NO_WEIGHTS
 @pytest.mark.parametrize("id", ENVS)
 def test_an_instance_is_of_a_graph_a_path_a_name_or_a_function(id: str, tmp_path: Path) -> None:
     env = ENVS[id]
@@ -82,6 +84,7 @@ def test_an_instance_is_of_a_graph_a_path_a_name_or_a_function(id: str, tmp_path
     assert same(env.instance(*CALLED), env.instance(coarsened(traced) if id == "MemoryMap-v0" else traced))
 
 
+@NO_WEIGHTS
 @pytest.mark.parametrize("id", ENVS)
 def test_a_batch_is_padded_alike_and_a_generator_draws_from_it(id: str) -> None:
     env = ENVS[id]
@@ -181,6 +184,8 @@ def test_faults_are_one_line() -> None:
         (lambda: env.instance(GRAPH, 3), "1 arguments for a model that is not a function"),
         (lambda: env.plan(GRAPH, batch, states), "the instance has a batch axis, of 2: pass one"),
         (lambda: env.plan(GRAPH, instance, states), "the state is not of one episode of this instance"),
+        (lambda: env.plan(CALLED[0], instance, state), r"needs its arguments: pass \(function, \*arguments\)"),
+        (lambda: env.instance(loss), "Without them: TypeError: loss.. missing 2 required positional arguments"),
         (lambda: env.plan(OTHER, instance, state), "the instance has 10 ops: graph 'dag1' has 7"),
         (lambda: graphrl.make("MemoryMap-v0", chip="none"), "chips by name are nnp-i"),
         (lambda: graphrl.make("Compile-v0", problem=Problem("peak_memory")), "must be makespan or max_load"),
@@ -192,6 +197,16 @@ def test_faults_are_one_line() -> None:
     instance = env.instance(GRAPH)
     with pytest.raises(PlanError, match="nothing has been chosen yet"):
         env.plan(GRAPH, instance, compiled(env)[0](KEY, instance)[0])
+
+
+def test_a_function_without_weights_is_no_silent_memory_map() -> None:
+    env = ENVS["MemoryMap-v0"]
+    with pytest.warns(UserWarning, match=r"graph 'loss' has no weights to place.* weights_argnums") as warned:
+        instance = env.instance(*CALLED)
+    assert warned[0].filename == __file__
+    assert not instance.placed[:, 0].any()
+    layers = coarsened(graphrl.from_jax(*CALLED, weights_argnums=0))
+    assert env.instance(layers).placed[:, 0].any()
 
 
 def test_a_wrapped_environment_makes_instances_too() -> None:

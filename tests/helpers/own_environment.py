@@ -15,7 +15,7 @@ from graphrl.envs.ordering import OrderingEnv
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes
 from graphrl.learning import ppo
-from graphrl.networks.base import network
+from graphrl.networks.base import Network, network
 
 
 class Instance(NamedTuple):
@@ -103,6 +103,11 @@ def three_options(env: Any) -> ppo.PolicyValue:
     return ppo.PolicyValue(network(Perceptron(3)), network(Perceptron(1)))
 
 
+def three_fixed(env: Any) -> ppo.PolicyValue:
+    fixed: Any = Network(lambda key, view: {}, lambda params, view: jnp.zeros(3))
+    return ppo.PolicyValue(fixed, network(Perceptron(1)))
+
+
 def two_values(env: Any) -> ppo.PolicyValue:
     return ppo.PolicyValue(network(Perceptron(2)), network(Perceptron(2)))
 
@@ -127,6 +132,17 @@ class NoLeadingAxis(Balance):
 class OtherView(Balance):
     def observation_spec(self, instance: Instance) -> Any:
         return View(specs.floats((), 0, 1), specs.floats((3,), 0, 1))  # type: ignore[arg-type]
+
+
+class Deep(Balance):
+    """Fails two calls deep in `step`."""
+
+    def step(self, key: jax.Array, state: State, action: jax.Array, instance: Instance) -> tuple[State, TimeStep[View]]:
+        self._look_up("b")
+        return super().step(key, state, action, instance)
+
+    def _look_up(self, name: str) -> int:
+        return {"a": 1}[name]
 
 
 class OtherState(Balance):

@@ -76,7 +76,7 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, fields: dict[str, 
     [
         ({"graph": "other"}, "the map is of graph 'other': it cannot be checked against 'worked'"),
         ({"order": ("a", "c")}, "order has 'c', which is no op of graph 'worked'"),
-        ({"order": ("a",)}, "order has 1 ops: graph 'worked' has 2"),
+        ({"order": ("a",)}, "order has 1 ops: graph 'worked' has 2; a map of a function or a file is of its layers"),
         ({"order": ("b", "a")}, "order has op 'b' before op 'a'"),
         ({"weights": {}}, "weights has no memory of op 'a'"),
         ({"weights": {"a": 1, "b": 1}}, "weights has op 'b', which has none"),

@@ -21,6 +21,7 @@ import pytest
 from methods_table import PAGE, with_tables
 
 from graphrl.cli import main
+from graphrl.graphs import features
 from graphrl.methods import find_solver
 from graphrl.training.config import Schedule
 from graphrl.xla.hook import why_unavailable
@@ -250,6 +251,16 @@ def test_the_tables_of_methods_are_those_of_the_registries() -> None:
     assert with_tables(page) == page, "run: python scripts/methods_table.py"
     assert with_tables(page.replace("| `brkga`", "| `beam`")) == page
     assert with_tables(page.replace("| `greedy-dp`", "| `greedy`")) == page
+
+
+def test_the_columns_of_observations_are_those_of_the_features() -> None:
+    page = TEXTS[ROOT / "docs/guides/environment.md"]
+    columns = (features.OP_FEATURES, features.LAYER_FEATURES, features.NODE_FEATURES, features.EDGE_FEATURES)
+    for names in (*columns, features.TYPE_FEATURES[:2]):
+        assert f"| {', '.join(f'`{name}`' for name in names)}" in page
+    rows = re.findall(r"^\| (\d[\d, ]*) \| (`\w+`[`\w, ]*) \|", page, re.MULTILINE)
+    codes = {int(code): name for row in rows for code, name in zip(*(cell.split(", ") for cell in row), strict=True)}
+    assert codes == {i: f"`{name}`" for i, name in enumerate((*features.RELATIONS, "padding"))}
 
 
 def test_no_file_cites_what_a_reader_does_not_have() -> None:

@@ -53,6 +53,14 @@ def test_it_learns_and_records_every_update_once(whole: Path) -> None:
     assert list((whole / "tensorboard").glob("events*"))
 
 
+def test_a_resumed_run_shows_its_last_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_tiny(tmp_path, "training.steps=3")
+    capsys.readouterr()
+    validations = train_tiny(tmp_path, "training.steps=4", resume=True).outcome.validation
+    (row,) = (line.split() for line in capsys.readouterr().err.splitlines() if line.strip().startswith("4/4"))
+    assert f"{validations[-2]['negative_error']:.4g}" in row
+
+
 def test_the_folder_holds_the_last_and_the_best(whole: Path) -> None:
     kept = sorted(path.name for path in whole.glob("step-*"))
     scores = {path.name: read(path).info.score for path in whole.glob("step-*")}

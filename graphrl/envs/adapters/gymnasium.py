@@ -196,14 +196,18 @@ def make_gymnasium(
     return to_gymnasium(env, env.instance(model, *args), flat=flat, model=model_of_plans, render_mode=render_mode)
 
 
-def make_gymnasium_vector(env_id: str, models: Any, num_envs: int = 1, *, flat: bool = True, **options: Any) -> Any:
+def make_gymnasium_vector(
+    env_id: str, models: Any, num_envs: int = 1, *, flat: bool = True, render_mode: str | None = None, **options: Any
+) -> Any:
     """Makes a vector environment: what `gymnasium.make_vec("graphrl/Ordering-v0", num_envs=64, models=...)` calls.
 
     The models' instances take turns if there are fewer than `num_envs`.
 
     Raises:
-      GraphrlError: there are more models than environments.
+      GraphrlError: there are more models than environments, or a `render_mode`.
     """
+    if render_mode is not None:
+        raise GraphrlError(f"render_mode is {render_mode!r}: many environments have no picture, see gymnasium.make")
     env = make(env_id, **options)
     instances = env.instances(models)
     count = jax.tree.leaves(instances)[0].shape[0]

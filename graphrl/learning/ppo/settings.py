@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from graphrl.errors import ProblemError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.networks.base import NEVER, Network
 
@@ -79,11 +79,17 @@ def masked(policy: Network, mask_of: Callable[[Any], Any]) -> Network:
     Args:
       policy: observation -> logits.
       mask_of: observation -> allowed options, bool, of the logits' structure and shapes.
+
+    Raises:
+      GraphrlError: when it is applied, if the logits have another structure or other shapes.
     """
 
     def apply(params: Any, observation: Any) -> Any:
-        logits = policy.apply(params, observation)
-        return jax.tree.map(lambda permitted, logit: jnp.where(permitted, logit, NEVER), mask_of(observation), logits)
+        logits, mask = policy.apply(params, observation), mask_of(observation)
+        shape, expected = (jax.tree.map(jnp.shape, one) for one in (logits, mask))
+        if shape != expected:  # those that broadcast, too
+            raise GraphrlError(f"the policy's output has shape {shape}: must be {expected}, that of the action mask")
+        return jax.tree.map(lambda permitted, logit: jnp.where(permitted, logit, NEVER), mask, logits)
 
     return Network(policy.init, apply)
 
