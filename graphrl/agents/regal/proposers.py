@@ -24,9 +24,9 @@ from graphrl.networks.encoders import MessagePassing, Recurrent
 from graphrl.networks.heads import ChoiceLogits
 
 # Levels of certainty that an op belongs on its device: the mean of that device's affinity and the mean of the others';
-# None is the uniform distribution. On two devices samples keep the op there in 50, 75, 84 and 98% of cases. With a level
-# of 100% policies chose it for nearly all ops, and at 5,000 evaluations BRKGA could not undo wrong choices: on networks
-# of blocks its plans were 5% longer than without proposals, and are 5% shorter with the same choices at 84%.
+# None is the uniform distribution. On two devices samples keep the op there in 50, 75, 84 and 98% of cases. There is no
+# 100%: policies chose it for nearly all ops, and at 5,000 evaluations BRKGA could not undo wrong choices. On networks
+# of blocks its plans were 5% longer than without proposals; with the same choices at 84% they are 5% shorter.
 LEVELS: tuple[tuple[float | None, float | None], ...] = ((None, None), (0.75, None), (0.5625, 0.5), (0.5625, 0.4375))
 
 
