@@ -72,6 +72,7 @@ METHODS: dict[str, str] = {
     # trained
     "regal": "graphrl.agents.regal.agent",
     "regal-hint": "graphrl.agents.regal.agent",
+    "regal-once": "graphrl.agents.regal.once",
     "regal+": "graphrl.agents.regal.agent",
     "idrs": "graphrl.agents.regal.agent",
     "idrs-hint": "graphrl.agents.regal.agent",

@@ -95,7 +95,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
 
     Args and errors: as `solve_hint`.
     """
-    _policy(task, checkpoint, "list")  # raises here, since a portfolio skips methods that do not support a problem
+    find_policy(task, checkpoint, "list")  # raises here, since a portfolio skips methods that do not support a problem
 
     def proposing(plans: list[Plan]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
@@ -105,7 +105,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     return auto.initial_portfolio(task).run([search, *others])
 
 
-def _policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
+def find_policy(task: Task, checkpoint: str, hint: Hint) -> Policy:
     """Loads the policy of a checkpoint, or the shipped one, and checks that it fits the task.
 
     Raises:
@@ -131,7 +131,7 @@ def _search(
     parameters: Parameters | None = None,
     starts: Sequence[PlacedOrder] = (),
 ) -> Plan:
-    policy = _policy(task, checkpoint, hint)
+    policy = find_policy(task, checkpoint, hint)
     return evolve(
         task,
         parameters or policy.config.parameters,
