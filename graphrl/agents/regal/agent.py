@@ -6,6 +6,7 @@ There are two agents: the published one, and one with a list schedule as a hint.
 - "regal-hint": the policy sees a list-scheduling plan in addition to the graph (`RegalConfig.hint`), so that BRKGA
   searches near that plan.
 - "idrs" and "idrs-hint" only sample from the proposals: the paper's instance-dependent random search.
+- "regal-once" does not search: its plans are the policy's choices (`once.py`).
 - "regal+" is `auto` with the proposals of "regal-hint".
 """
 
@@ -32,7 +33,9 @@ AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
     batch=make_instances,
-    methods=lambda config: ("regal", "idrs") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint"),
+    methods=lambda config: (
+        ("regal", "idrs", "regal-once") if config.hint == "none" else ("regal-hint", "regal+", "idrs-hint")
+    ),
     opponents=("brkga", "brkga-tuned", "list"),
     calls=(costs_of_lanes,),
 )

@@ -62,8 +62,8 @@ STARTS = 2
     digest=Policy.digest_of,
 )
 def solve(tasks: Sequence[Task], *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> list[Plan]:
-    """Decodes orders from one network call, and returns the one of lowest peak for each graph. The budget's evaluations limit the
-    number of orders; its seconds have no effect.
+    """Decodes orders from one network call, and returns the one of lowest peak for each graph. The budget's evaluations
+    limit the number of orders; its seconds have no effect.
 
     Args:
       decode: "greedy" (one order, deterministic), "sample" or "beam".

@@ -166,7 +166,9 @@ def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: Keyed) -> K
 
 
 @costs_of.def_vmap
-def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Keyed) -> tuple[KeyedCosts, KeyedCosts]:
+def _(
+    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Keyed
+) -> tuple[KeyedCosts, KeyedCosts]:
     """Folds an axis mapped over graphs into the graphs, and one mapped over decisions alone into the candidates."""
     axis = 0 if any(jax.tree.leaves(mapped[:2])) else 1
 

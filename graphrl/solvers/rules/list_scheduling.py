@@ -125,6 +125,8 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     order = memory_orders(Flow(graph))[0]
     if problem.objective == "makespan":
         return in_order(b, order, _earliest(problem, BUSY[1], DELAY[1]))
+    if problem.devices == 1:
+        return _on_one_device(b, order)
     return in_order(b, order, Choice(BYTES, target=TARGET_FACTOR * lower_bound(graph, problem)))
 
 
