@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.fusion.exact import fused_graph
@@ -14,7 +14,6 @@ from graphrl.costs.problem import Objective, Problem, Transfer
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import Model, model_graph
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes, batch_sizes
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
@@ -22,6 +21,9 @@ from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointly
+
+if TYPE_CHECKING:
+    from graphrl.graphs.padding import Sizes
 
 DEFAULT_SECONDS = 10.0
 MAX_BATCH = 128  # graphs of a batch; larger ones are no faster
@@ -208,14 +210,18 @@ class _Batch(NamedTuple):
     """Graphs that a method plans in one call."""
 
     members: list[int]  # their indices among all graphs
-    sizes: Sizes | None  # None without padding
+    sizes: "Sizes | None"  # None without padding
 
 
 def _batches(
     graphs: Sequence[ComputationGraph], problems: Sequence[Problem], *, padded: bool, most: int
 ) -> list[_Batch]:
     """Splits graphs into batches of one problem and, if `padded`, shared sizes; at most `most` in one."""
-    sizes: Sequence[Sizes | None] = batch_sizes(graphs) if padded else [None] * len(graphs)
+    sizes: Sequence[Sizes | None] = [None] * len(graphs)
+    if padded:
+        from graphrl.graphs.padding import batch_sizes  # imports jax, which takes a second
+
+        sizes = batch_sizes(graphs)
     groups: dict[tuple[Problem, Sizes | None], list[int]] = {}
     for i, key in enumerate(zip(problems, sizes, strict=True)):
         groups.setdefault(key, []).append(i)

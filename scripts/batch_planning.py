@@ -71,12 +71,12 @@ def methods(objective: str, checkpoint: str, *, searches: bool) -> list[tuple[st
 
 
 def measured(name: str, graphs: Sequence[ComputationGraph], method: str, **options: Any) -> Row:
-    """Plans the graphs twice, first a part of them, to compile, and times the second call.
+    """Plans the graphs twice, and times the second call: the first compiles the programs of all sizes.
 
     Both plan copies: a graph caches what methods compute of it.
     """
-    for count in (min(len(graphs), 256), len(graphs)):
-        copies = [ComputationGraph(graph.name, graph.ops) for graph in graphs[:count]]
+    for _ in range(2):
+        copies = [ComputationGraph(graph.name, graph.ops) for graph in graphs]
         gc.collect()
         gc.freeze()
         wall, cpu = time.perf_counter(), time.process_time()

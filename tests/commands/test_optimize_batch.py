@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ from graphrl.graphs.padding import batch_sizes, common_sizes, sizes
 from graphrl.plan import Plan
 
 GRAPHS = load_graphs(["kinds:30x2", "layered:12", "series-parallel:30x2"])
-MAKESPAN = {"objective": "makespan", "devices": 2}
+MAKESPAN: dict[str, Any] = {"objective": "makespan", "devices": 2}
 SETTINGS = {
     "sequential": RegalConfig(rounds=1, width=8),
     "independent": RegalConfig(rounds=1, width=8, placement="independent"),
@@ -44,7 +45,7 @@ def decisions(plans: list[Plan]) -> list[tuple[str, dict[str, int], list[object]
     ("method", "problem"),
     [("list", MAKESPAN), ("list:quick=true", MAKESPAN), ("list", {}), ("list:quick=true", {}), ("topoformer", {})],
 )
-def test_a_batch_has_the_plans_of_single_graphs_in_order(method: str, problem: dict[str, object]) -> None:
+def test_a_batch_has_the_plans_of_single_graphs_in_order(method: str, problem: dict[str, Any]) -> None:
     plans = graphrl.optimize_batch(GRAPHS, **problem, method=method)
     for plan, graph in zip(plans, GRAPHS, strict=True):
         plan.check(graph)
