@@ -189,11 +189,11 @@ def batch_solver(
     """
 
     def register(batch: Callable[Concatenate[Sequence[Task], P], list[Plan]]) -> Solver[P]:
-        @functools.wraps(batch)
         def search(task: Task, *args: P.args, **options: P.kwargs) -> Plan:
             return task.answer(batch([task], *args, **options)[0])
 
-        search.__kwdefaults__ = getattr(batch, "__kwdefaults__", None)  # options of the method
+        functools.update_wrapper(search, batch)  # with the types of the options
+        search.__kwdefaults__ = getattr(batch, "__kwdefaults__", None)
         registered = dataclasses.replace(solver(name, help, **attributes)(search), batch=batch)
         SOLVERS[name] = registered
         return registered
