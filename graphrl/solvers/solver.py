@@ -189,7 +189,7 @@ def batch_solver(
     """
 
     def register(batch: Callable[Concatenate[Sequence[Task], P], list[Plan]]) -> Solver[P]:
-        def search(task: Task, *args: P.args, **options: P.kwargs) -> Plan:
+        def search(task: Task, /, *args: P.args, **options: P.kwargs) -> Plan:
             return task.answer(batch([task], *args, **options)[0])
 
         functools.update_wrapper(search, batch)  # with the types of the options
