@@ -20,7 +20,7 @@ from graphrl.graphs.readers.json import write_json
 from graphrl.graphs.roofline import Chip
 
 # Not lazily: importing the module `graphrl.optimize` first would bind the name to the module.
-from graphrl.optimize import optimize
+from graphrl.optimize import optimize, optimize_batch
 from graphrl.plan import OpStep, Plan, TransferStep
 from graphrl.solvers.base import Budget, Interrupted, Progress
 
@@ -63,6 +63,7 @@ __all__ = [
     "jit",
     "make",
     "optimize",
+    "optimize_batch",
     "read_graph",
     "write_json",
 ]

@@ -71,6 +71,7 @@ METHODS: dict[str, str] = {
     "cp-sat": "graphrl.solvers.exact.solver",
     # trained
     "regal": "graphrl.agents.regal.agent",
+    "regal-once": "graphrl.agents.regal.once",
     "regal+": "graphrl.agents.regal.agent",
     "idrs": "graphrl.agents.regal.agent",
     "topoformer": "graphrl.agents.topoformer.agent",

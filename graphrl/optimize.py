@@ -1,9 +1,11 @@
-"""Planning of a model in one call: `optimize`."""
+"""Planning of a model in one call, `optimize`, and of many graphs in one call, `optimize_batch`."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.costs.fusion.exact import fused_graph
@@ -16,10 +18,16 @@ from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip
 from graphrl.methods import find_solver
 from graphrl.plan import Plan
+from graphrl.process import count_cores
 from graphrl.solvers.base import Budget, Interrupted, Progress, Task
 from graphrl.solvers.fusion.rules import JOINT, check_rule, fuse_by, plan_jointly
 
+if TYPE_CHECKING:
+    from graphrl.graphs.padding import Sizes
+
 DEFAULT_SECONDS = 10.0
+MAX_BATCH = 128  # graphs of a batch; larger ones are no faster
+MAX_PAIRS = 2**26  # pairs of ops in a batch: some policies have bytes of each
 MAX_SEED = 2**32 - 1  # largest seed of a jax key without 64-bit integers
 
 
@@ -114,6 +122,114 @@ def optimize(
         return _with_bound(solver(Task(graph, problem, budget, seed, progress)), graph)
     except Interrupted as stop:
         raise Interrupted(_with_bound(stop.plan, graph)) from None
+
+
+def optimize_batch(
+    models: Sequence[Model],
+    *,
+    objective: Objective = "peak_memory",
+    devices: int | None = None,
+    transfer: Transfer = "rendezvous",
+    latency: float = 0.0,
+    bandwidth: float = math.inf,
+    memory_limit: int | None = None,
+    resident_weights: bool = False,
+    cpus: int | None = None,
+    method: str = "list",
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> list[Plan]:
+    """Finds a plan for each of many graphs.
+
+    The methods "list", "regal-once" and "topoformer" plan many graphs at once, on all cores. Policies see graphs of
+    similar sizes as padded batches, of which each size compiles one program. Any other method plans one graph after
+    another with the same budget.
+
+    Args:
+      models: graphs, or paths and names of one graph each, as of `optimize`.
+      objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights, cpus: see `optimize`.
+      method: see `optimize`.
+      evaluations, seconds: budget for each graph. Methods that plan many at once ignore `seconds`; others need one.
+      seed: 0 to 2^32 - 1, the same for all graphs.
+      progress: called with the number of graphs that are planned so far.
+
+    Returns:
+      The plans in the order of the models, with exact costs, but without bounds, which may take longer than the plans
+      (`Plan.attach` adds one). The seconds of a plan are its share of its batch.
+
+    Raises:
+      GraphrlError: a model or an option is invalid; one line that names the fault.
+      Interrupted: Ctrl-C; a KeyboardInterrupt whose `plan` is the list of plans so far, None for graphs without one.
+    """
+    options: dict[str, Any] = {
+        "objective": objective,
+        "devices": devices,
+        "transfer": transfer,
+        "latency": latency,
+        "bandwidth": bandwidth,
+        "memory_limit": memory_limit,
+        "resident_weights": resident_weights,
+        "cpus": cpus,
+    }
+    Problem.on(None, **options)
+    budget = make_budget(evaluations, seconds)
+    check_seed(seed)
+    solver = find_solver(method)
+    if solver.batch is None and evaluations is None and seconds is None:
+        raise ProblemError(
+            f"method {solver.name!r} plans one graph after another: give evaluations or seconds for each of them"
+        )
+    graphs = [model_graph(model) for model in models]
+    problems = [Problem.on(graph.machine, **options) for graph in graphs]
+
+    def solve(batch: _Batch) -> list[Plan]:
+        tasks = [Task(graphs[i], problems[i], budget, seed, sizes=batch.sizes) for i in batch.members]
+        return solver.plan_batch(tasks) if solver.batch is not None else [solver(task) for task in tasks]
+
+    plans: list[Plan | None] = [None] * len(graphs)
+    batches = _batches(graphs, problems, padded=solver.digest is not None, most=MAX_BATCH if solver.batch else 1)
+    threads = count_cores() if solver.batch else 1  # the next features are computed while a program runs
+    with ThreadPoolExecutor(threads) as pool:
+        # one alone first, since compiling is not parallel
+        results = itertools.chain(map(solve, batches[:1]), pool.map(solve, batches[1:]))
+        try:
+            for batch, answers in zip(batches, results, strict=True):
+                for i, plan in zip(batch.members, answers, strict=True):
+                    plans[i] = plan
+                if progress is not None:
+                    progress(sum(plan is not None for plan in plans))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise Interrupted(plans) from None
+    return plans  # type: ignore[return-value]  # none is missing
+
+
+class _Batch(NamedTuple):
+    """Graphs that a method plans in one call."""
+
+    members: list[int]  # their indices among all graphs
+    sizes: "Sizes | None"  # None without padding
+
+
+def _batches(
+    graphs: Sequence[ComputationGraph], problems: Sequence[Problem], *, padded: bool, most: int
+) -> list[_Batch]:
+    """Splits graphs into batches of one problem and, if `padded`, shared sizes; at most `most` in one."""
+    sizes: Sequence[Sizes | None] = [None] * len(graphs)
+    if padded:
+        from graphrl.graphs.padding import batch_sizes  # imports jax, which takes a second
+
+        sizes = batch_sizes(graphs)
+    groups: dict[tuple[Problem, Sizes | None], list[int]] = {}
+    for i, key in enumerate(zip(problems, sizes, strict=True)):
+        groups.setdefault(key, []).append(i)
+    batches = []
+    for (_, to), members in groups.items():
+        count = most if to is None else max(1, min(most, MAX_PAIRS // to.ops**2))
+        batches += [_Batch(members[i : i + count], to) for i in range(0, len(members), count)]
+    return batches
 
 
 def make_budget(evaluations: int | None, seconds: float | None) -> Budget:

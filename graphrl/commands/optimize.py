@@ -1,12 +1,15 @@
-"""`graphrl optimize MODEL`: finds a plan, writes it, and prints its figures.
+"""`graphrl optimize MODEL`: finds a plan, writes it, and prints its figures. `--batch` plans many graphs.
 
 `plan_table` prints the figures as a table, `summary` has them for one JSON object.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import gc
+import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,12 +27,15 @@ from graphrl.commands.common import (
     write_result,
 )
 from graphrl.commands.progress import progress_bar
-from graphrl.files import enable_compilation_cache, quote_path
-from graphrl.graphs.datasets.sets import model_graph
+from graphrl.costs.problem import Problem
+from graphrl.errors import ProblemError
+from graphrl.files import enable_compilation_cache, quote_path, write_atomically
+from graphrl.graphs.datasets.sets import load_graphs, model_graph
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
-from graphrl.optimize import check_seed, make_budget, optimize
+from graphrl.optimize import check_seed, make_budget, optimize, optimize_batch
 from graphrl.plan import Plan
+from graphrl.progress import on_terminal, progress
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds
@@ -142,6 +148,7 @@ MODEL is one of
                      recognised by content, also gzipped
   a zoo program      zoo:ARCHITECTURE/KIND/bBATCH/LEVEL, for example zoo:resnet50/inference/b1/jaxpr
   a generated graph  layered:200, or layered:200@7 with seed 7 (`graphrl compare --help` has other kinds)
+With --batch there may be several, also folders and sets as of `graphrl compare`: each graph gets a plan.
 
 {methods_help(METHODS, KINDS)}"""
 
@@ -161,6 +168,10 @@ EXAMPLES = """examples:
       kernels instead of ops; the plan lists the ops of each kernel
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
+  graphrl optimize --batch kinds:100x1000 --objective makespan --devices 2 --output plans.jsonl
+      a list schedule of each of a thousand graphs, on all cores, in a second or two; one plan a line
+  graphrl optimize --batch graphs/ --objective makespan --devices 2 --method regal-once:samples=64
+      the best of 64 plans that REGAL's policy draws for each graph of a folder
 
 units:
   bytes    4096, 512MiB, 16GiB (powers of 1024) or 16GB (powers of 1000)
@@ -180,6 +191,11 @@ fusion rules of --fuse, for kernels instead of ops:
   the roofline's time on --chip, whatever the model's own run times are; reshapes take none. The time of a rule is not
   part of --seconds. A kernel has the name of its last op.
 
+many graphs:
+  With --batch, the methods list (the default there), regal-once and topoformer plan many graphs at once, on all cores;
+  any other method plans one after another, with --evaluations or --seconds for each. There is no --fuse, --trace or
+  --plot, and no lower bound, which may take longer than the plans.
+
 Ctrl-C or SIGTERM ends the search and writes the best plan so far. Exit codes: 0 done, 1 failed (also: no plan within
 the memory limit; the nearest one is written), 2 wrong usage."""
 
@@ -189,14 +205,15 @@ GC_THRESHOLDS = 100_000, 50, 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="file, zoo program or generated graph, see above")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="file, zoo program or generated graph, see above")
+    parser.add_argument("--batch", action="store_true", help="plan every graph of all MODELs, see below")
     add_problem(parser.add_argument_group("problem"))
     search = parser.add_argument_group("search")
     search.add_argument(
         "--method",
-        default="auto",
         metavar="M",
-        help="method of the search, see above (default: auto, a portfolio that depends on the budget)",
+        help="method of the search, see above (default: auto, a portfolio that depends on the budget, and list with "
+        "--batch)",
     )
     search.add_argument(
         "--fuse",
@@ -207,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_budget(search)
     files = parser.add_argument_group("files to write")
-    files.add_argument("--output", metavar="FILE", help="write the plan as JSON")
+    files.add_argument("--output", metavar="FILE", help="write the plan as JSON; with --batch a plan on each line")
     files.add_argument("--trace", metavar="FILE", help="write trace events as JSON, for ui.perfetto.dev")
     files.add_argument("--plot", metavar="FILE", help="write a picture of the plan: .png, .svg or .pdf")
     add_model(parser)
@@ -220,29 +237,35 @@ def run(args: argparse.Namespace) -> int:
     problem_of(args)  # report invalid options before the model is read
     budget = make_budget(args.evaluations, args.seconds)
     check_seed(args.seed)
-    find_solver(args.method)
+    method = args.method or ("list" if args.batch else "auto")
+    find_solver(method)
+    if args.batch:
+        return _run_batch(args, method)
+    if len(args.models) > 1:
+        raise ProblemError(f"{len(args.models)} models, where one is planned: for a plan of each of them, add --batch")
+    (model,) = args.models
     if args.fuse is not None:
         check_rule(args.fuse)
     outputs = {"--output": args.output, "--trace": args.trace, "--plot": args.plot}
     for name in ("--output", "--trace"):
         check_json_name(name, outputs[name])
-    check_outputs(outputs, args.model)
+    check_outputs(outputs, model)
     check_pictures(args.plot)
     gc.set_threshold(*GC_THRESHOLDS)
-    graph = model_graph(args.model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
+    graph = model_graph(model, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
     problem = problem_of(args, graph.machine)
     gc.freeze()
     interrupted = False
     try:
         limited = problem.memory_limit is not None
-        with progress_bar(graph.name, problem.objective, budget, limited=limited) as progress:
+        with progress_bar(graph.name, problem.objective, budget, limited=limited) as update:
             plan = optimize(
                 graph,
                 **dataclasses.asdict(problem),
                 **dataclasses.asdict(budget),
-                method=args.method,
+                method=method,
                 seed=args.seed,
-                progress=progress,
+                progress=update,
                 fuse=args.fuse,
                 chip=args.chip,
             )
@@ -264,3 +287,73 @@ def _verdict(plan: Plan) -> int:
     fault = f"no plan within the memory limit of {limit} was found: the nearest needs {excess} more"
     print(f"graphrl: error: {fault}", file=sys.stderr)
     return 1
+
+
+def _run_batch(args: argparse.Namespace, method: str) -> int:
+    """Plans all graphs of the models, writes the plans and prints their number; returns the exit code."""
+    for name in ("fuse", "trace", "plot"):
+        if getattr(args, name) is not None:
+            raise ProblemError(f"--{name} is for one graph: leave it out with --batch")
+    check_json_name("--output", args.output, ending=".jsonl")
+    check_outputs({"--output": args.output}, *args.models)
+    gc.set_threshold(*GC_THRESHOLDS)
+    graphs = load_graphs(args.models, chip=args.chip, dims=dict(args.dim), limits=args.read_limits)
+    gc.freeze()
+    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(Problem)}
+    limits = {"evaluations": args.evaluations, "seconds": args.seconds}
+    start, interrupted = time.perf_counter(), False
+    with progress(len(graphs)) if on_terminal() else contextlib.nullcontext() as show:
+
+        def update(done: int) -> None:
+            if show is not None:
+                show(done, f"{done / (time.perf_counter() - start):,.0f} plans a second")
+
+        try:
+            plans = optimize_batch(graphs, **options, **limits, method=method, seed=args.seed, progress=update)
+        except Interrupted as stop:
+            plans, interrupted = [plan for plan in stop.plan if plan is not None], True
+    seconds = time.perf_counter() - start
+    if args.output is not None:
+        lines = (json.dumps(plan.to_dict()) for plan in plans)
+        write_atomically(args.output, lambda file: file.writelines(f"{line}\n" for line in lines))
+    if args.json:
+        print_json(_batch_summary(plans, len(graphs), method, seconds))
+    else:
+        _batch_table(plans, len(graphs), method, seconds, args.output)
+    if interrupted:
+        print(f"graphrl: interrupted: {len(plans)} of {len(graphs)} graphs planned", file=sys.stderr)
+        return 1
+    if above := sum(plan.excess > 0 for plan in plans):
+        fault = f"{above} of {len(graphs)} graphs have no plan within the memory limit"
+        print(f"graphrl: error: {fault}", file=sys.stderr)
+    return int(above > 0)
+
+
+def _batch_summary(plans: Sequence[Plan], graphs: int, method: str, seconds: float) -> dict[str, Any]:
+    """Returns the figures of a batch of plans for one JSON object."""
+    each = [{"graph": plan.graph, "value": finite_or_none(plan.value), "feasible": plan.excess == 0} for plan in plans]
+    return {"graphs": graphs, "method": method, "seconds": seconds, "plans": each}
+
+
+def _batch_table(plans: Sequence[Plan], graphs: int, method: str, seconds: float, output: str | None) -> None:
+    """Prints the figures of a batch of plans to standard output."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = [("graphs", f"{graphs:,}"), ("method", method)]
+    if plans:
+        objective, values = plans[0].problem.objective, [plan.value for plan in plans]
+        least, largest = (format_objective(objective, value) for value in (min(values), max(values)))
+        rows.append((objective.replace("_", " "), f"{least} to {largest}"))
+        evaluations = sum(plan.evaluations for plan in plans)
+        rows.append(("plans", f"{len(plans):,}, the best of {evaluations:,}"))
+        rows.append(("time", f"{format_seconds(seconds)}: {len(plans) / seconds:,.0f} plans a second"))
+    if output is not None:
+        rows.append(("written", quote_path(output)))
+    table = Table(show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(escape(name), escape(value))
+    Console(highlight=False).print(table)

@@ -204,8 +204,12 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
 _EXAMPLE = "as in jax.tree.map(lambda array: array[0], state)"
 
 
-def stacked(instances: Sequence[Instance]) -> Instance:
-    """Stacks instances that are padded alike: a leading axis on every array, on the host."""
+def stacked(instances: Sequence[Instance], *, rounded: bool = False) -> Instance:
+    """Stacks instances that are padded alike: a leading axis on every array, on the host. If `rounded`, the last one is
+    repeated up to a power of two, so that batches of many lengths share few compiled programs.
+    """
+    if rounded:
+        instances = [*instances, *[instances[-1]] * ((1 << (len(instances) - 1).bit_length()) - len(instances))]
     batch: Instance = jax.tree.map(lambda *leaves: np.stack(leaves), *instances)
     return batch
 

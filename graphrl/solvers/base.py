@@ -81,7 +81,8 @@ class Interrupted(KeyboardInterrupt):
     It is a KeyboardInterrupt, so that code that does not know this class stops too.
 
     Attributes:
-      plan: the best plan so far: a `Plan`, or a `MemoryMap` if the search is for maps.
+      plan: the best plan so far: a `Plan`, or a `MemoryMap` if the search is for maps; for `optimize_batch` the list of
+        plans so far, None for graphs without one.
     """
 
     def __init__(self, plan: Any) -> None:

@@ -1,12 +1,14 @@
 """Interface of a solver, `solve(task, *, width=...) -> Plan`. `@solver` registers a function as a `Solver`, which
-`graphrl/methods.py` finds by its name.
+`graphrl/methods.py` finds by its name. `@batch_solver` registers one that plans many graphs at once:
+`solve(tasks, *, width=...) -> list[Plan]`.
 
 Early stop: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` raises an `Interrupted` with
 that plan; before the first plan, KeyboardInterrupt passes.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from graphrl.costs import exact
@@ -88,12 +90,14 @@ class Solver(Method[Task, P, Plan]):
       objectives: objectives that it minimises.
       digest: (problem, **options) -> text that identifies the trained policies that it uses; None if it uses no
         policies.
+      batch: (tasks, **options) -> the plan of each task, in order; None if it plans one graph at a time.
     """
 
     one_device: bool = False
     colocates: bool = False
     objectives: tuple[Objective, ...] = SCHEDULED
     digest: Callable[..., str] | None = None
+    batch: Callable[..., list[Plan]] | None = None
 
     def __call__(self, task: Task, *args: P.args, **options: P.kwargs) -> Plan:
         """Checks the problem, runs the search and returns its best plan; raises the errors of every `Method`."""
@@ -102,6 +106,29 @@ class Solver(Method[Task, P, Plan]):
         with task.paused_clock():
             exact.prepare()
         return super().__call__(task, *args, **options)
+
+    def plan_batch(self, tasks: Sequence[Task]) -> list[Plan]:
+        """Plans several graphs in one call of `batch`, and returns their plans in order. The seconds of each plan are
+        its share of the call's.
+
+        Args:
+          tasks: at least one, with the same problem, budget, seed and padded sizes.
+
+        Raises:
+          GraphrlError: it cannot take the problem or a graph.
+        """
+        assert self.batch is not None
+        self._check(tasks[0].problem)
+        for task in tasks:
+            task.method = self.name
+            self._check_colocation(task)
+        exact.prepare()
+        if self.prepare is not None:
+            self.prepare()
+        tasks[0].restart()
+        plans = self.batch(tasks, **self.settings)
+        seconds = tasks[0].seconds / len(tasks)
+        return [dataclasses.replace(plan, seconds=seconds) for plan in plans]
 
     def _check(self, problem: Problem) -> None:
         orders_one_device = self.one_device and problem.objective in SCHEDULED
@@ -148,6 +175,26 @@ def solver(
             digest=digest,
             prepare=prepare,
         )
+        SOLVERS[name] = registered
+        return registered
+
+    return register
+
+
+def batch_solver(
+    name: str, help: str, **attributes: Any
+) -> Callable[[Callable[Concatenate[Sequence[Task], P], list[Plan]]], Solver[P]]:
+    """Returns a decorator as `solver` does, with the same attributes, for a function of several tasks. They have the
+    same problem, budget, seed and padded sizes; a search of one graph calls it with one task.
+    """
+
+    def register(batch: Callable[Concatenate[Sequence[Task], P], list[Plan]]) -> Solver[P]:
+        def search(task: Task, /, *args: P.args, **options: P.kwargs) -> Plan:
+            return task.answer(batch([task], *args, **options)[0])
+
+        functools.update_wrapper(search, batch)  # with the types of the options
+        search.__kwdefaults__ = getattr(batch, "__kwdefaults__", None)
+        registered = dataclasses.replace(solver(name, help, **attributes)(search), batch=batch)
         SOLVERS[name] = registered
         return registered
 

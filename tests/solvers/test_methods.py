@@ -179,7 +179,7 @@ def test_options_of_a_method() -> None:
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
-        ("list:x=1", "method 'list' has no option 'x': it has none"),
+        ("hlfet:x=1", "method 'hlfet' has no option 'x': it has none"),
         ("brkga:size=1", "method 'brkga' has no option 'size': known are population, elites, mutants, bias"),
         ("brkga:population=many", "option 'population' of method 'brkga' is 'many': must be an integer"),
         ("brkga:bias=", "option 'bias' of method 'brkga' is '': must be a number"),

@@ -2,6 +2,7 @@
 
 - "regal" is the paper's method.
 - "idrs" only samples from the proposals: the paper's instance-dependent random search.
+- "regal-once" does not search: its plans are the policy's choices (`once.py`).
 - "regal+" is `auto` with the proposals.
 """
 
@@ -26,7 +27,7 @@ AGENT = Agent(
     policy=Policy,
     learner=lambda config, mesh, data: learner(config),
     batch=make_instances,
-    methods=lambda config: ("regal", "idrs"),
+    methods=lambda config: ("regal", "idrs", "regal-once"),
     opponents=("brkga", "brkga-tuned", "list"),
     calls=(costs_of_lanes,),
 )
@@ -63,7 +64,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
 
     Args and errors: as `solve`.
     """
-    _policy(task, checkpoint)  # raises here, since a portfolio skips methods that do not support a problem
+    find_policy(task, checkpoint)  # raises here, since a portfolio skips methods that do not support a problem
 
     def proposing(plans: list[Plan]) -> dict[str, Any]:
         return {"checkpoint": checkpoint, "starts": [plan.decisions(task.graph) for plan in plans]}
@@ -73,7 +74,7 @@ def solve_portfolio(task: Task, *, checkpoint: str = "") -> Plan:
     return auto.initial_portfolio(task).run([search, *others])
 
 
-def _policy(task: Task, checkpoint: str) -> Policy:
+def find_policy(task: Task, checkpoint: str) -> Policy:
     """Loads the policy of a checkpoint, or the shipped one, and checks that it fits the task.
 
     Raises:
@@ -93,7 +94,7 @@ def _search(
     parameters: Parameters | None = None,
     starts: Sequence[PlacedOrder] = (),
 ) -> Plan:
-    policy = _policy(task, checkpoint)
+    policy = find_policy(task, checkpoint)
     return evolve(
         task,
         parameters or policy.config.parameters,

@@ -3,6 +3,7 @@
 A trained policy is called once per graph; a decoder converts its priorities to orders.
 """
 
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -11,14 +12,15 @@ from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
 from graphrl.decoding.host import orders_of_lanes
-from graphrl.envs.ordering import make_instances
+from graphrl.envs.graph_environment import stacked
+from graphrl.envs.ordering import make_instance, make_instances
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import roomy_sizes
 from graphrl.plan import Plan
 from graphrl.solvers.anneal.orders import solve as anneal
 from graphrl.solvers.base import Task
 from graphrl.solvers.portfolio import Portfolio, Stage
-from graphrl.solvers.solver import solver
+from graphrl.solvers.solver import batch_solver, solver
 from graphrl.training.agent import Agent
 from graphrl.training.config import Schedule
 from graphrl.training.data import DataConfig
@@ -53,15 +55,15 @@ MAX_ORDERS = 4096  # maximum number of orders of a graph in one batch
 STARTS = 2
 
 
-@solver(
+@batch_solver(
     "topoformer",
     "the best of the orders that a trained policy's priorities make",
     one_device=True,
     digest=Policy.digest_of,
 )
-def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> Plan:
-    """Decodes orders from one network call, and returns the one of lowest peak. The budget's evaluations limit the
-    number of orders; its seconds have no effect.
+def solve(tasks: Sequence[Task], *, decode: str = "greedy", samples: int = 16, checkpoint: str = "") -> list[Plan]:
+    """Decodes orders from one network call, and returns the one of lowest peak for each graph. The budget's evaluations
+    limit the number of orders; its seconds have no effect.
 
     Args:
       decode: "greedy" (one order, deterministic), "sample" or "beam".
@@ -72,8 +74,8 @@ def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: 
       GraphrlError: the checkpoint cannot be read.
       ProblemError: an option is out of range.
     """
-    orders, evaluations = _orders(task, decode, samples, checkpoint)
-    return task.answer(task.plan(None, orders[0], evaluations=evaluations))
+    orders, evaluations = _orders(tasks, decode, samples, checkpoint)
+    return [task.plan(None, ranked[0], evaluations=evaluations) for task, ranked in zip(tasks, orders, strict=True)]
 
 
 @solver(
@@ -84,21 +86,27 @@ def solve(task: Task, *, decode: str = "greedy", samples: int = 16, checkpoint: 
 )
 def solve_warm(task: Task, *, samples: int = 16, checkpoint: str = "") -> Plan:
     """Samples orders, then anneals from the best ones with the rest of the budget. Args and errors: as `solve`."""
-    orders, evaluations = _orders(task, "sample", samples, checkpoint)
+    (orders,), evaluations = _orders([task], "sample", samples, checkpoint)
     portfolio = Portfolio(task)
     portfolio.keep(task.plan(None, orders[0], evaluations=evaluations))
     return portfolio.run([Stage(anneal, options=lambda _: {"starts": orders[:STARTS]})])
 
 
-def _orders(task: Task, decode: str, samples: int, checkpoint: str) -> tuple[np.ndarray, int]:
-    """Decodes orders `[k, n]` int64, sorted by peak, lowest first; also returns the number of evaluations they cost."""
+def _orders(tasks: Sequence[Task], decode: str, samples: int, checkpoint: str) -> tuple[list[np.ndarray], int]:
+    """Decodes orders of each graph, `[k, n]` int64, sorted by peak, lowest first; also returns the number of
+    evaluations that they cost for a graph.
+    """
     if decode not in get_args(Decoding):
         raise ProblemError(f"decode is {decode!r}: must be one of {', '.join(get_args(Decoding))}")
     if not 1 <= samples <= MAX_ORDERS:
         raise ProblemError(f"samples is {samples}: must be from 1 to {MAX_ORDERS:,}")
-    count = min(samples, task.budget.evaluations or samples)
-    batch = make_instances([task.graph], task.sizes or roomy_sizes(task.graph))
-    rollout = Policy.load_or_default(PROBLEM, checkpoint).rollout(batch, decode, count, task.seed)  # type: ignore[arg-type]
-    orders = np.asarray(rollout.order[0], np.int64)[:, : len(task.graph.ops)]
-    ranked = orders[np.argsort(np.asarray(rollout.peak[0]), kind="stable")]
+    first = tasks[0]
+    count = min(samples, first.budget.evaluations or samples)
+    sizes = first.sizes or roomy_sizes(first.graph)
+    batch = stacked([make_instance(task.graph, sizes) for task in tasks], rounded=True)
+    rollout = Policy.load_or_default(PROBLEM, checkpoint).rollout(batch, decode, count, first.seed)  # type: ignore[arg-type]
+    ranked = []
+    for task, orders, peaks in zip(tasks, np.asarray(rollout.order), np.asarray(rollout.peak), strict=False):
+        best_first = np.argsort(peaks, kind="stable")
+        ranked.append(orders[best_first, : len(task.graph.ops)].astype(np.int64))
     return ranked, 1 if decode == "greedy" else count

@@ -106,16 +106,16 @@ def run(instance: CompileInstance, chosen: Choices, sends: Sends = "urgent") -> 
         graph, op, _, fits = kernels_of(graph, instance.fusion, jnp.asarray(chosen.fusion))
         placement, keys = (jnp.append(of_op, jnp.zeros(1, of_op.dtype))[op] for of_op in (placement, keys))
     by_urgency = transfer_keys(graph, placement, keys, problem.devices) if sends == "urgent" else None
-    decisions = _Keyed(placement, keys, by_urgency)
+    decisions = Keyed(placement, keys, by_urgency)
     of_graph = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (graph, problem))
-    costs = _costs_of(*of_graph, jax.tree.map(lambda leaf: leaf[None, None], decisions))
+    costs = costs_of(*of_graph, jax.tree.map(lambda leaf: leaf[None, None], decisions))
     costs = jax.tree.map(lambda leaf: leaf[0, 0], costs)
     if problem.memory_limit is not None:  # else validity does not depend on the run, which XLA can then drop
         fits &= costs.peak <= problem.memory_limit / graph.byte_unit
     return Run(costs.makespan, fits, graph, op, placement, costs.end, costs.place)
 
 
-class _Keyed(NamedTuple):
+class Keyed(NamedTuple):
     """`Decisions` of one candidate; without transfer keys, tensors are sent by `sends.by_rule`."""
 
     placement: jax.Array  # [n] int32
@@ -123,15 +123,15 @@ class _Keyed(NamedTuple):
     transfer_keys: jax.Array | None  # [d, t] float32
 
 
-class _Costs(NamedTuple):
+class KeyedCosts(NamedTuple):
     makespan: jax.Array  # float32, second units
-    peak: jax.Array  # float32, byte units, largest over the devices; 0 without a memory limit
+    peak: jax.Array  # float32, byte units, largest over the devices; 0 if the objective does not depend on it
     end: jax.Array  # [n] float32, second units, end of each op
     place: jax.Array  # [n] int32, position of each op in the order; n for padding
 
 
 @custom_vmap
-def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> _Costs:
+def costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: Keyed) -> KeyedCosts:
     """Computes the costs of candidates `[g, p, ...]` on graphs `[g, ...]`: `[g, p, ...]` each."""
     lanes = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, (0, 1), (-2, -1)), decisions)
     if not is_compiled():
@@ -141,17 +141,18 @@ def _costs_of(graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> 
     )
 
 
-def _compiled_costs(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> _Costs:
+def _compiled_costs(graph: PaddedGraph, problem: DeviceProblem, lanes: Keyed) -> KeyedCosts:
     no_keys = jnp.zeros((0, graph.sizes.tensors, *lanes.op_keys.shape[1:]))  # by the rule
     candidates = Decisions(*lanes[:2], no_keys if lanes.transfer_keys is None else lanes.transfer_keys)
-    seconds, limited = transfer_seconds(graph, problem), problem.memory_limit is not None
+    seconds, memory = transfer_seconds(graph, problem), problem.objective != "makespan"
+    memory |= problem.memory_limit is not None
     makespan, peak, _, end, place = host_costs(
-        graph, candidates, problem, seconds, 0, makespan=True, memory=limited, ops=True
+        graph, candidates, problem, seconds, 0, makespan=True, memory=memory, ops=True
     )
-    return _Costs(makespan, peak.max(0), *(jnp.moveaxis(values, 0, -1) for values in (end, place)))
+    return KeyedCosts(makespan, peak.max(0), *(jnp.moveaxis(values, 0, -1) for values in (end, place)))
 
 
-def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> _Costs:
+def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: Keyed) -> KeyedCosts:
     if lanes.transfer_keys is None:
         candidates = by_rule(graph, lanes.placement, lanes.op_keys, problem.devices, problem.transfer)
     else:
@@ -159,13 +160,15 @@ def _costs_in_jax(graph: PaddedGraph, problem: DeviceProblem, lanes: _Keyed) -> 
     costs = measured(graph, candidates, problem)
     n, g, p = costs.end.shape
     place = places_of_ops(costs.events.reshape(-1, g * p), n, problem.devices).reshape(n, g, p)
-    return _Costs(
+    return KeyedCosts(
         costs.makespan, costs.peak_memory.max(0), *(jnp.moveaxis(values, 0, -1) for values in (costs.end, place))
     )
 
 
-@_costs_of.def_vmap
-def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: _Keyed) -> tuple[_Costs, _Costs]:
+@costs_of.def_vmap
+def _(
+    size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisions: Keyed
+) -> tuple[KeyedCosts, KeyedCosts]:
     """Folds an axis mapped over graphs into the graphs, and one mapped over decisions alone into the candidates."""
     axis = 0 if any(jax.tree.leaves(mapped[:2])) else 1
 
@@ -184,5 +187,5 @@ def _(size: int, mapped: Any, graph: PaddedGraph, problem: DeviceProblem, decisi
     if axis == 0:
         both = jax.tree.map(broadcast, tuple(mapped[:2]), (graph, problem))
         graph, problem = jax.tree.map(fold, both)
-    costs = jax.tree.map(unfold, _costs_of(graph, problem, decisions))
+    costs = jax.tree.map(unfold, costs_of(graph, problem, decisions))
     return costs, jax.tree.map(lambda _: True, costs)

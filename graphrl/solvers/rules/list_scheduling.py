@@ -24,7 +24,7 @@ A memory limit is kept where possible: a device that stays within it by the buil
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from graphrl.solvers.rules.plan_builder import (
     prepare,
 )
 from graphrl.solvers.rules.plan_state import Builder, builder
-from graphrl.solvers.solver import solver
+from graphrl.solvers.solver import batch_solver, solver
 
 WORK = 100_000  # (ops + uses) * devices for which all list schedules take about a second with exact costs
 TIMED_FACTOR = 60  # times as much where the builder computes their value
@@ -59,11 +59,19 @@ TARGET_FACTOR = 1.2  # target of a quick schedule, in multiples of the bound
 BISECTIONS = 6  # the first aims at the least peak of every device
 
 
-@solver("list", "the best of several list schedules", colocates=True, prepare=prepare)
-def solve_list(task: Task) -> Plan:
-    """Returns the best of a few plans, whatever the budget and the seed."""
-    plan, evaluations = best_schedule(task.graph, task.problem)
-    return task.answer(task.plan(*plan, evaluations=evaluations))
+@batch_solver("list", "the best of several list schedules", colocates=True, prepare=prepare)
+def solve_list(tasks: Sequence[Task], *, quick: bool = False) -> list[Plan]:
+    """Returns the best of a few plans of each graph, whatever the budget and the seed.
+
+    Args:
+      quick: True makes one plan alone, by `quick_schedule`.
+    """
+    plans = []
+    for task in tasks:
+        graph, problem = task.graph, task.problem
+        plan, evaluations = (quick_schedule(graph, problem), 1) if quick else best_schedule(graph, problem)
+        plans.append(task.plan(*plan, evaluations=evaluations))
+    return plans
 
 
 def schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
@@ -117,6 +125,8 @@ def quick_schedule(graph: ComputationGraph, problem: Problem) -> PlacedOrder:
     order = memory_orders(Flow(graph))[0]
     if problem.objective == "makespan":
         return in_order(b, order, _earliest(problem, BUSY[1], DELAY[1]))
+    if problem.devices == 1:
+        return _on_one_device(b, order)
     return in_order(b, order, Choice(BYTES, target=TARGET_FACTOR * lower_bound(graph, problem)))
 
 
