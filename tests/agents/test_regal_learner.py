@@ -179,13 +179,16 @@ def test_training_begins_with_the_policy_of_another(tmp_path: Path) -> None:
 
 
 def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
-    """Standard BRKGA is 0%. Measured on the unseen graphs for seeds 0, 1 and 2: before -21 to -13%; after FIGURES."""
+    """Standard BRKGA is 0%. Measured on the unseen graphs before and after 100 updates, seeds 0 to 2: 0.6, 0.9, 1.0;
+    11.4, 10.7, 10.5%.
+    """
     seen, unseen = (
         [regal_like(first + i, num_ops=30 + 6 * (i % 3)) for i in range(count)]
         for first, count in ((0, 64), (1000, 32))
     )
     config = RegalConfig(
-        evaluations=40,
+        evaluations=80,
+        actions=16,
         parameters=Parameters(population=20, elites=4, mutants=4),
         rounds=1,
         width=16,
@@ -197,8 +200,8 @@ def test_the_trained_policy_beats_its_starting_point_on_unseen_graphs() -> None:
     start, updates, key = jax.random.split(jax.random.key(1), 3)
     state, chooser = functions.init(start), np.random.default_rng(1)
     before = float(functions.evaluate(state.params, key, test)["improvement"])
-    for step in range(60):
+    for step in range(100):
         rows = chooser.choice(len(seen), 8, replace=False)
         batch = jax.tree.map(lambda x, rows=rows: x[rows], training)
         state, _ = functions.update(state, jax.random.fold_in(updates, step), batch)
-    assert float(functions.evaluate(state.params, key, test)["improvement"]) > max(before, 0) + 3
+    assert float(functions.evaluate(state.params, key, test)["improvement"]) > max(before, 0) + 5

@@ -162,4 +162,5 @@ def test_policies_are_shipped_for_two_devices_and_each_transfer_model_where_ther
     for problem in (PROBLEM, Problem("peak_memory", 2), link, Problem("makespan", 2, "free")):
         assert Policy.default(problem).config.problem.transfer == ("link" if problem is link else "rendezvous")
     with pytest.raises(ProblemError, match=r"method 'regal\+' has a policy for 2 devices, not for 3"):
-        find_solver("regal+")(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0))
+        find_solver("regal+")(Task(GRAPH, Problem("peak_memory", 3), Budget(evaluations=80), 0))
+    assert find_solver("regal+")(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)).feasible

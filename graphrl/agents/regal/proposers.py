@@ -230,7 +230,7 @@ def _sequential(config: RegalConfig, problem: Problem) -> Proposer:
 
 
 def _action(distributions: Coding, devices: int, choices: _Choices, lower: int) -> jax.Array:
-    """Converts the choices of all ops to an action of `Proposal-v0`, `[n, d + 1]` int32, `lower` levels less certain."""
+    """Converts all ops' choices to an action of `Proposal-v0`, `[n, d + 1]` int32, `lower` levels less certain."""
     device, level = jnp.divmod(choices.place, len(LEVELS))
     level = jnp.maximum(level - lower, 0)
     own, others = (jnp.asarray(_indices(distributions, means))[level] for means in zip(*LEVELS, strict=True))
