@@ -143,7 +143,7 @@ def optimize_batch(
 ) -> list[Plan]:
     """Finds a plan for each of many graphs.
 
-    The methods "list", "regal-once" and "topoformer" plan many graphs at once, on all cores. Policies see graphs of
+    The methods "list", "regal-once" and "topoformer" plan many graphs in a batch, on all cores. Policies see graphs of
     similar sizes as padded batches, of which each size compiles one program. Any other method plans one graph after
     another with the same budget.
 
@@ -151,7 +151,7 @@ def optimize_batch(
       models: graphs, or paths and names of one graph each, as of `optimize`.
       objective, devices, transfer, latency, bandwidth, memory_limit, resident_weights, cpus: see `optimize`.
       method: see `optimize`.
-      evaluations, seconds: budget for each graph. Methods that plan many at once ignore `seconds`; others need one.
+      evaluations, seconds: budget for each graph. Methods that plan batches ignore `seconds`; others need one.
       seed: 0 to 2^32 - 1, the same for all graphs.
       progress: called with the number of graphs that are planned so far.
 

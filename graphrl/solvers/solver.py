@@ -1,5 +1,5 @@
 """Interface of a solver, `solve(task, *, width=...) -> Plan`. `@solver` registers a function as a `Solver`, which
-`graphrl/methods.py` finds by its name. `@batch_solver` registers one that plans many graphs at once:
+`graphrl/methods.py` finds by its name. `@batch_solver` registers one that plans a batch of graphs:
 `solve(tasks, *, width=...) -> list[Plan]`.
 
 Early stop: a solver sets `task.best` as soon as it can make a plan. On Ctrl-C the `Solver` raises an `Interrupted` with

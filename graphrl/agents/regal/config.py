@@ -23,7 +23,7 @@ class RegalConfig:
       problem: the problem for which plans are made; the policy has outputs for its devices.
       evaluations: number of evaluations per BRKGA run in training: the standard run and one run per action.
       placement: "sequential" places the ops one after another, each choice given the earlier ones (ours); "independent"
-        makes all choices at once, as in the papers.
+        makes all choices in parallel, as in the papers.
       parameters: parameters of BRKGA.
       coding: encoding of an op's Beta distributions: "moments" (mean and variance jointly, ICLR) or, for placement
         "independent", "shapes" (alpha and beta separately, workshop).

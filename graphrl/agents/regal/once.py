@@ -1,4 +1,4 @@
-"""Plans that REGAL's policy draws, without a search: method "regal-once", for one graph or for many at once.
+"""Plans that REGAL's policy draws, without a search: method "regal-once", for one graph or a batch of graphs.
 
 BRKGA searches around the policy's proposals; here its choices are a plan, in one pass of the network. Each op goes to
 the device that was chosen for it. The ops run in the order of their priorities' means or, from the sequential network,

@@ -1,8 +1,8 @@
 """REGAL's policy places the ops one after another, and sees at each what the earlier choices have led to.
 
-Features of ops and edges are alike for all devices, so choices that are independent of each other cannot say that two
-ops belong together. Here each op's choice depends on the devices of the ops before it, through `Features` of the op on
-each device: when it would end there, which of its inputs are there, how many bytes it would add. They come from an
+Features of ops and edges are alike for all devices, so choices that are independent of each other cannot put two ops on
+the same device. Here each op's choice depends on the devices of the ops before it, through `DEVICE_FEATURES` of the op
+on each device: when it would end there, which of its inputs are there, how many bytes it would add. They come from an
 estimate of the plan so far (`_State`), and not from its exact costs: an op starts when its device is free and its
 inputs have arrived, and a tensor lives until its last reader is placed.
 
@@ -46,7 +46,7 @@ _BYTES = 4.0  # factor of bytes before the logarithm: differences of a tenth of 
 
 
 class Placed(NamedTuple):
-    """The result of `place`: for every op of a padded graph, what was chosen, and what the choice saw."""
+    """The result of `place`: the choice for every op of a padded graph, and the features that it depends on."""
 
     features: jax.Array  # [n, d, len(DEVICE_FEATURES)] float32
     choice: jax.Array  # [n] int32, device * levels + level

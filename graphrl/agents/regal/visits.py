@@ -4,8 +4,8 @@ on the host.
 `Visits` are the arrays for `placement.py`. The order depends on the objective: highest level first for the makespan
 (HLFET), the order of least peak memory on one device for the peak memory (solvers/rules/memory_orders.py).
 
-An op has at most `NEIGHBOURS` inputs and as many readers here: of its inputs those that are visited last, which
-determine when it can start, and of its readers those that are visited first. More would only change features, since
+Lists of inputs and of readers have at most `NEIGHBOURS` ops: the inputs that are visited last, which determine when the
+op can start, and the readers that are visited first. More would only change features, since
 BRKGA computes the costs of plans.
 """
 
@@ -31,7 +31,7 @@ class Visits:
     """The ops of a padded graph in the order of their placement; a batch has a leading axis g on every array.
 
     The unit of time is the mean run time of the ops. The unit of bytes is the peak memory of the order on one device,
-    divided by the number of devices: what each device holds at best if they share it evenly.
+    divided by the number of devices: the least peak of a device if they share it evenly.
     """
 
     num_ops: jax.Array | np.ndarray  # [] int32, real ops
@@ -94,7 +94,7 @@ def _order(graph: ComputationGraph, problem: Problem) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """Where the pairs that `_lists` keeps stand in its table."""
+    """The pairs that `_lists` keeps, and their places in its table."""
 
     pairs: np.ndarray
     rows: np.ndarray

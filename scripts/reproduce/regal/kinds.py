@@ -98,7 +98,7 @@ def _trained(settings: Settings, task: str) -> list[Path]:
 
 
 def _closed(by_label: Mapping[str, Score], label: str) -> float | None:
-    """Returns the share of BRKGA's gap that a method closes; None if there is none to close."""
+    """Returns the share of BRKGA's gap that a method closes; None without a gap."""
     if label not in by_label or by_label[BASELINE].gap.mean < 1e-3:
         return None
     return 1 - by_label[label].gap.mean / by_label[BASELINE].gap.mean
