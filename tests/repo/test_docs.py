@@ -20,6 +20,7 @@ import onnx_models
 import pytest
 from methods_table import PAGE, with_tables
 
+from graphrl import agents
 from graphrl.cli import main
 from graphrl.graphs import features
 from graphrl.methods import find_solver
@@ -92,6 +93,7 @@ def test_python_of_the_pages_runs(path: Path, tmp_path: Path, monkeypatch: pytes
         pytest.skip(str(why_unavailable()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(agents, "AGENTS", dict(agents.AGENTS))  # a page may register its own
     code = re.sub(r"\bseconds=\d+", "seconds=0.3", "\n".join(blocks(path, "python")))
     page = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, page.__name__, page)  # so that a page can name its own classes, as a file can
