@@ -236,7 +236,8 @@ class _Progress:
         self, schedule: Schedule, pace: Pace, show: ShowRow, score: str, validations: Sequence[Values] = ()
     ) -> None:
         self._schedule, self._pace, self._show, self._score = schedule, pace, show, score
-        self._held_out = _cell(validations[-1][score]) if validations else "-"
+        last = validations[-1].get(score) if validations else None  # an old run may have another score
+        self._held_out = "-" if last is None else _cell(last)
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """See `Observer`."""

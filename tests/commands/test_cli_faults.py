@@ -44,7 +44,7 @@ OPTION_FAULTS = [
     (["--dim", "batch"], "NAME=SIZE"),
     (["--dim", "batch=8", "--dim", "batch=9"], "'batch' is given twice"),
     (["--dev", "2"], "unrecognized"),
-    (["second.json"], "unrecognized arguments: second.json (see graphrl optimize --help"),
+    (["second.json"], "2 models, where one is planned: for a plan of each of them, add --batch"),
     (["--plott", "x.png"], "did you mean --plot?"),
     (["--devices", "1e30"], "too large"),
     (["--trace", "x.ONNX.gz"], "--trace x.ONNX.gz is written as JSON: must end in .json, not in .onnx"),

@@ -205,7 +205,7 @@ def test_regal_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert main(["evaluate", whole, "--methods", "brkga,list", "--json"]) == 0
     names = [method["method"] for method in json.loads(capsys.readouterr().out)["methods"]]
-    assert names == ["regal", "idrs", "brkga", "list"]
+    assert names == ["regal", "idrs", "regal-once", "brkga", "list"]
 
 
 @pytest.mark.slow
