@@ -79,8 +79,8 @@ class PpoConfig:
       env: the environment: an id such as Compile-v0, or module:NAME of a class, a function without arguments or an
         object. Modules are found in the working directory too.
       network: module:NAME of a function from the environment to `ppo.PolicyValue`, its networks.
-      ppo: see `PpoSettings`. A roll-out has at least as many steps as the longest episode with random actions on the
-        largest training graphs, so that episodes end.
+      ppo: see `PpoSettings`. A roll-out is at least as long as the longest episode with random actions on the largest
+        training graphs, so that episodes end.
       problem: the problem for which plans are made, for environments with an argument `problem`.
       evaluations: number of evaluations of every method in `graphrl evaluate`, and of a search of environments with an
         argument `evaluations`.

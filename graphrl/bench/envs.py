@@ -19,9 +19,10 @@ from graphrl.agents.egrl.network import networks as egrl_networks
 from graphrl.agents.go.network import Policy as GoPolicy
 from graphrl.agents.go.network import networks as go_networks
 from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.instances import RegalInstance
+from graphrl.agents.regal.instances import make_instances as make_regal_instances
 from graphrl.agents.regal.network import Policy as RegalPolicy
-from graphrl.agents.regal.network import make_instances as make_regal_instances
-from graphrl.agents.regal.proposers import RegalInstance, proposer
+from graphrl.agents.regal.proposers import proposer
 from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
 from graphrl.agents.topoformer.network import priorities
 from graphrl.bench.cases import random_graphs
@@ -133,7 +134,7 @@ def gymnasium_steps(instances: Instances, count: int, seed: int) -> Callable[[in
         nonlocal observation
         for _ in range(runs):
             observation, _, ended, cut, _ = env.step(jax.tree.map(draw, observation["action_mask"]))
-            if count == 1 and (ended or cut):  # a vector environment starts again by itself
+            if count == 1 and (ended or cut):  # a vector environment resets episodes that end
                 observation, _ = env.reset()
         return runs * count
 

@@ -366,7 +366,7 @@ class _Adapted:
 
 
 def _batch_bytes(rows: Any, cell: Cell) -> int:
-    """Returns the bytes of arrays with a leading axis of instances, for as many environments as the cell has."""
+    """Returns the bytes of arrays with a leading axis of instances, for the environments of the cell."""
     leaves = jax.tree.leaves(rows)
     return sum(leaf.nbytes // len(leaf) for leaf in leaves) * cell.envs
 

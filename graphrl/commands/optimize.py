@@ -169,7 +169,7 @@ EXAMPLES = """examples:
   graphrl optimize graph.json --evaluations 5000 --seed 1 --json
       the same result every time, for a script
   graphrl optimize --batch kinds:100x1000 --objective makespan --devices 2 --output plans.jsonl
-      a list schedule of each of a thousand graphs, on all cores, in a second or two; one plan a line
+      a list schedule of each of a thousand graphs, in a second or two; one plan a line
   graphrl optimize --batch graphs/ --objective makespan --devices 2 --method regal-once:samples=64
       the best of 64 plans that REGAL's policy draws for each graph of a folder
 
@@ -192,9 +192,9 @@ fusion rules of --fuse, for kernels instead of ops:
   part of --seconds. A kernel has the name of its last op.
 
 many graphs:
-  With --batch, the methods list (the default there), regal-once and topoformer plan many graphs at once, on all cores;
-  any other method plans one after another, with --evaluations or --seconds for each. There is no --fuse, --trace or
-  --plot, and no lower bound, which may take longer than the plans.
+  With --batch, the methods list (the default there), regal-once and topoformer plan graphs in batches; any other
+  method plans one after another, with --evaluations or --seconds for each. There is no --fuse, --trace or --plot, and
+  no lower bound, which may take longer than the plans.
 
 Ctrl-C or SIGTERM ends the search and writes the best plan so far. Exit codes: 0 done, 1 failed (also: no plan within
 the memory limit; the nearest one is written), 2 wrong usage."""

@@ -73,7 +73,7 @@ EXTENSION_TYPE, METADATA = 1, 3  # of an extension
 METADATA_VERSION = 3  # of the metadata: two int32, major and minor
 CREATE_ERROR, SCHEDULE, COUNT_THREADS = 6, 17, 18  # of the table of functions
 EXHAUSTED = 8  # code of an error: no memory
-MANY = 1024  # threads: as many as XLA has
+MANY = 1024  # threads: all that XLA has
 QUERY = 1  # type of the extension that asks for metadata
 EXECUTE = 3  # stage in which a call computes
 

@@ -6,8 +6,8 @@
     generator = env.generator("layered:50x1000")  # env.reset(key, generator.sample(key)), also inside jit and vmap
     plan = env.plan("model.onnx", instance, state)  # exact costs; env.render draws it
 
-An environment's options say what is decided and how it is costed (problem, chip, tasks): all of its instances share
-them. An instance is one graph, as arrays.
+An environment's options are the problem, the chip or the tasks: all of its instances share them. An instance is one
+graph, as arrays.
 """
 
 import abc

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.learning.learner import Learner, Metrics, OnMesh, on_mesh
 from graphrl.signals import Stop
 from graphrl.training import devices
@@ -160,6 +160,8 @@ class Loop:
             metrics = self.learner.evaluate(state.params, key, self._to_devices(batch))
             by_batch.append(self._to_floats(step, metrics, batch.names))
         means = {name: sum(values[name] for values in by_batch) / len(by_batch) for name in by_batch[0]}
+        if self.learner.score not in means:
+            raise ProblemError(f"evaluate returns {', '.join(means)}: must have {self.learner.score!r}, the score")
         self._history.append({"step": step, **means})
         for observer in self.observers:
             observer.validation(step, means)

@@ -12,8 +12,8 @@ import pytest
 
 from graphrl.agents.regal import learner as regal
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import Policy, make_instances
-from graphrl.agents.regal.proposers import RegalInstance
+from graphrl.agents.regal.instances import RegalInstance, make_instances
+from graphrl.agents.regal.network import Policy
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import coding
 from graphrl.errors import ProblemError

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from search_graphs import random_dag
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import Policy, make_instances, make_regal_instance
+from graphrl.agents.regal.instances import NEIGHBOURS, make_instance, make_instances, make_visits
+from graphrl.agents.regal.network import Policy
 from graphrl.agents.regal.placement import DEVICE_FEATURES, Placed, place
 from graphrl.agents.regal.proposers import LEVELS, proposer
-from graphrl.agents.regal.visits import NEIGHBOURS, make_visits
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import coding
@@ -135,14 +135,14 @@ def test_proposals_depend_on_neither_padding_nor_batch(problem: Problem) -> None
     best = jax.jit(lambda instance: policy.best(params, jax.random.key(0), instance).action)
     batch = jax.vmap(best)(make_instances(config, graphs, SIZES))
     for graph, together in zip(graphs, batch, strict=True):
-        alone = best(make_regal_instance(config, graph))
+        alone = best(make_instance(config, graph))
         np.testing.assert_array_equal(together[: len(graph.ops)], alone[: len(graph.ops)])
 
 
 def test_a_sample_says_device_and_certainty_and_its_probability() -> None:
     config, distributions = dataclasses.replace(CONFIG, problem=Problem("makespan", 3)), coding("moments")
     graph = random_dag(5, 18)
-    instance, policy = make_regal_instance(config, graph), proposer(config)
+    instance, policy = make_instance(config, graph), proposer(config)
     params = policy.init(jax.random.key(1), instance)
     sampled = jax.vmap(policy.sample, (None, 0, None))(params, jax.random.split(jax.random.key(2), 5), instance)
     mean = np.array(distributions.alpha) / (np.array(distributions.alpha) + np.array(distributions.beta))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import make_instances
-from graphrl.agents.regal.proposers import RegalInstance, proposer
+from graphrl.agents.regal.instances import RegalInstance, make_instances
+from graphrl.agents.regal.proposers import proposer
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import ProposalEnv
 from graphrl.graphs.datasets.regal_like import regal_like

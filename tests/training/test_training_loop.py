@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tiny_agent import TINY, TinyPolicy, train_tiny
+from tiny_agent import TINY, TinyPolicy, tiny_learner, train_tiny
 from training_processes import assert_same, final_state, finish, start, start_together
 
 from graphrl.agents import AGENTS
@@ -51,6 +51,12 @@ def test_it_learns_and_records_every_update_once(whole: Path) -> None:
     assert [line["env_steps"] for line in updates] == list(range(4, 52, 4)), "a step for each of 4 graphs"
     assert all(line["env_steps_per_second"] > 0 for line in updates)
     assert list((whole / "tensorboard").glob("events*"))
+
+
+def test_a_score_that_evaluate_does_not_return_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiny_agent.tiny_learner", lambda config: tiny_learner(config)._replace(score="speed"))
+    with pytest.raises(ProblemError, match="evaluate returns negative_error: must have 'speed', the score"):
+        train_tiny(tmp_path)
 
 
 def test_a_resumed_run_shows_its_last_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from graphrl.agents.regal.instances import make_instances
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import Policy, make_instances
+from graphrl.agents.regal.network import Policy
 from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.errors import ProblemError
 from graphrl.plan import Plan

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import baseline, tiny_instance
-from graphrl.agents.regal.proposers import RegalInstance, proposer
+from graphrl.agents.regal.instances import RegalInstance, tiny_instance
+from graphrl.agents.regal.network import baseline
+from graphrl.agents.regal.proposers import proposer
 from graphrl.envs.proposal import ProposalEnv, observe
 from graphrl.learning import learner as learning
 from graphrl.learning import reinforce

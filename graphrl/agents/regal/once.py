@@ -16,9 +16,10 @@ import numpy as np
 
 from graphrl.agents.regal.agent import find_policy
 from graphrl.agents.regal.config import RegalConfig
-from graphrl.agents.regal.network import Policy, make_regal_instance
+from graphrl.agents.regal.instances import RegalInstance, make_instance
+from graphrl.agents.regal.network import Policy
 from graphrl.agents.regal.placement import OP_FEATURES
-from graphrl.agents.regal.proposers import LEVELS, Proposal, RegalInstance, proposer
+from graphrl.agents.regal.proposers import LEVELS, Proposal, proposer
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.device.evaluate import DeviceCosts, ranked
 from graphrl.costs.problem import Problem
@@ -59,7 +60,7 @@ def solve(tasks: Sequence[Task], *, samples: int = 16, checkpoint: str = "") -> 
     orders = 2 if policy.config.placement == "sequential" else 1
     plans = min(samples * orders, first.budget.evaluations or samples * orders)
     sizes = first.sizes or common_sizes(graphs)
-    instances = stacked([make_regal_instance(policy.config, graph, sizes, problem) for graph in graphs], rounded=True)
+    instances = stacked([make_instance(policy.config, graph, sizes, problem) for graph in graphs], rounded=True)
     keys = jax.random.split(jax.random.key(first.seed), -(-plans // orders))
     placements, places = _best_plans(
         policy.params, instances, keys, DeviceProblem.of(problem), policy.config, problem, plans

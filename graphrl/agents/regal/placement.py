@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from graphrl.agents.regal.visits import Visits
+from graphrl.agents.regal.instances import Visits
 from graphrl.costs.problem import Problem
 
 DEVICE_FEATURES = (
@@ -91,6 +91,7 @@ def place(visits: Visits, problem: Problem, levels: int, key: jax.Array, choose:
       key: is split into a key for every op.
       choose: (key, op `[]`, features of the op on each device) -> device * levels + level, `[]` int32.
     """
+    visits = jax.tree.map(jnp.asarray, visits)
     n, is_blocking = len(visits.order), problem.transfer == "rendezvous"
 
     def body(state: Any, turn: Any) -> tuple[Any, tuple[jax.Array, jax.Array]]:
@@ -129,7 +130,7 @@ def _start(visits: Visits, devices: int) -> _State:
 
 def _look(visits: Visits, state: _State, op: jax.Array, is_blocking: bool) -> _Step:
     """Estimates the op's start and memory on each device."""
-    inputs, seconds = jnp.asarray(visits.inputs)[op], jnp.asarray(visits.seconds)[op]
+    inputs, seconds = visits.inputs[op], visits.seconds[op]
     real = _number(inputs < len(visits.order))
     made, end = state.made[inputs], state.end[inputs]
     missing = real[:, None] * (1 - state.here[inputs])
@@ -141,8 +142,8 @@ def _look(visits: Visits, state: _State, op: jax.Array, is_blocking: bool) -> _S
         sends = (made[:, :, None] * (missing * start[None])[:, None]).max(0)
     else:
         sends = jnp.zeros((len(start), len(start)))
-    size = jnp.asarray(visits.output)[inputs]
-    added = size @ missing + jnp.asarray(visits.output)[op] + jnp.asarray(visits.workspace)[op]
+    size = visits.output[inputs]
+    added = size @ missing + visits.output[op] + visits.workspace[op]
     return _Step(start, sends, inputs, real, missing, state.live + added)
 
 
@@ -151,18 +152,18 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
     devices, real = len(state.free), step.real
     count = jnp.maximum(real.sum(), 1.0)
     here = state.here[step.inputs] * real[:, None]
-    end, size = step.start + jnp.asarray(visits.runtime)[op], jnp.asarray(visits.output)[step.inputs]
+    end, size = step.start + visits.runtime[op], visits.output[step.inputs]
     latest = jnp.argmax(jnp.where(real > 0, state.end[step.inputs], -1.0))
     follows = (state.last[:, None] == step.inputs[None]) & (real > 0)[None]
-    siblings = state.readers.at[jnp.asarray(visits.readers)[op]].get(mode="fill", fill_value=0.0).sum(0)
+    siblings = state.readers.at[visits.readers[op]].get(mode="fill", fill_value=0.0).sum(0)
     is_last = real * _number(state.left[step.inputs] <= 1)
-    work = jnp.maximum(jnp.asarray(visits.runtime).sum(), 1e-9)
+    work = jnp.maximum(visits.runtime.sum(), 1e-9)
     placed = state.placed / jnp.maximum(_number(visits.num_ops), 1.0)
     columns = (
         _log(end - end.min()),
         _log(step.start - state.free),
         _log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
-        _log(jnp.asarray(visits.seconds)[op] @ step.missing),
+        _log(visits.seconds[op] @ step.missing),
         _log(state.free - state.free.min()),
         here.sum(0) / count,
         step.missing.sum(0) / count,
@@ -186,23 +187,23 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
 def _advance(visits: Visits, state: _State, op: jax.Array, step: _Step, device: jax.Array, is_blocking: bool) -> _State:
     """Places the op on the device."""
     devices, start = len(state.free), step.start[device]
-    runtime, output = jnp.asarray(visits.runtime)[op], jnp.asarray(visits.output)[op]
+    runtime, output = visits.runtime[op], visits.output[op]
     end, one = start + runtime, jax.nn.one_hot(device, devices)
     free = jnp.maximum(state.free, step.sends[:, device]) if is_blocking else state.free
-    inputs, size = step.inputs, jnp.asarray(visits.output)[step.inputs]
+    inputs, size = step.inputs, visits.output[step.inputs]
     arrived = jnp.broadcast_to(one, (len(inputs), devices))
     here = state.here.at[inputs].max(arrived, mode="drop").at[op].set(one)
     left = state.left.at[inputs].add(-1.0, mode="drop")
     dead = step.real * _number(left[inputs] <= 0)
     copied = step.missing[:, device] @ size
-    kept = jnp.where(jnp.asarray(visits.uses)[op] > 0, output, 0.0)
+    kept = jnp.where(visits.uses[op] > 0, output, 0.0)
     freed = (dead * size) @ here[inputs]
     return _State(
         end=state.end.at[op].set(end),
         start=state.start.at[op].set(start),
         made=state.made.at[op].set(one),
         here=here,
-        readers=state.readers.at[jnp.asarray(visits.readers)[op]].add(arrived, mode="drop"),
+        readers=state.readers.at[visits.readers[op]].add(arrived, mode="drop"),
         left=left,
         free=jnp.where(one > 0, end, free),
         load=state.load + one * runtime,
@@ -217,12 +218,12 @@ def _op_features(visits: Visits, state: _State, problem: Problem) -> jax.Array:
     """Computes `OP_FEATURES`, all relative to the whole plan: `[n, features]` float32."""
     n, count = len(visits.order), jnp.maximum(_number(visits.num_ops), 1.0)
     whole, start = jnp.maximum(state.end.max(), 1e-9), state.start[:n]
-    turns = jnp.asarray(visits.order)
+    turns = visits.order
     if problem.objective == "makespan":  # the order of their starts; the order of the visits keeps peaks low
         is_real = jnp.arange(n, dtype=jnp.int32) < visits.num_ops
         turns = turns[jnp.argsort(jnp.where(is_real, start, jnp.inf)[turns])]
     rank = jnp.zeros(n).at[turns].set(jnp.arange(n, dtype=jnp.float32) / count)
-    return jnp.stack([start / whole, rank, jnp.asarray(visits.level), 10 * (state.end[:n] - start) / whole], -1)
+    return jnp.stack([start / whole, rank, visits.level, 10 * (state.end[:n] - start) / whole], -1)
 
 
 def _log(x: Any) -> jax.Array:

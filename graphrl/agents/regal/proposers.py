@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.instances import RegalInstance
 from graphrl.agents.regal.placement import DEVICE_FEATURES, OP_FEATURES, place
-from graphrl.agents.regal.visits import Visits
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import Coding, ProposalInstance, coding, observe
+from graphrl.envs.proposal import Coding, coding, observe
 from graphrl.learning import reinforce
 from graphrl.networks.base import SMALL, GraphObservation, network
 from graphrl.networks.encoders import MessagePassing, Recurrent
@@ -32,13 +32,6 @@ LEVELS: tuple[tuple[float | None, float | None], ...] = ((None, None), (0.75, No
 # random, layered and `regal-like` graphs instead of -0.1, 2.5, 5.2, 12.8 and 12.3%. Trained with levels of up to 84%,
 # policies learned less (2.7, 3.8, 8.4, 10.5, 12.1%).
 _LESS_CERTAIN = 1
-
-
-class RegalInstance(NamedTuple):
-    """An instance of `Proposal-v0`, and what the sequential network needs in addition (None for the independent)."""
-
-    proposal: ProposalInstance
-    visits: Visits | None
 
 
 class Proposal(NamedTuple):

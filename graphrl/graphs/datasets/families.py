@@ -29,7 +29,7 @@ from graphrl.graphs.datasets.known_optima import (
 )
 from graphrl.graphs.datasets.layered import Layered, layered
 from graphrl.graphs.datasets.regal_like import Model, RegalLike, regal_like
-from graphrl.graphs.datasets.seeds import check_count, generator
+from graphrl.graphs.datasets.seeds import check_count, generator, log_uniform
 from graphrl.graphs.graph import ComputationGraph, Machine, Op, Pipelined, Tensor
 
 _SPREAD = 0.5, 1.5  # standard deviation of the logarithm of run times
@@ -94,9 +94,9 @@ def pipeline(num_ops: int, seed: int) -> ComputationGraph:
     reads = _reads(n, rng)
     runtime = np.exp(rng.normal(0.0, rng.uniform(*_SPREAD), num_ops)) * (rng.random(num_ops) > rng.uniform(*_IDLE))
     sizes = np.exp(rng.normal(0.0, 1.0, num_ops))
-    seconds = sizes * (_log_uniform(rng, *_TRANSFER) * runtime.mean() / sizes.mean())
+    seconds = sizes * (log_uniform(rng, *_TRANSFER) * runtime.mean() / sizes.mean())
     weights = (rng.exponential(1.0, n) * _GIB / n).astype(np.int64)
-    slower, limit = rng.uniform(*_CPU), _log_uniform(rng, *_MEMORY)
+    slower, limit = rng.uniform(*_CPU), log_uniform(rng, *_MEMORY)
     accelerators = int(rng.integers(2, 7))
     if trains:  # a backward op reads the backward results of its forward op's readers, and the forward op's output
         readers = [[2 * n - 1 - op for op in range(n) if source in reads[op]] for source in range(n)]
@@ -119,10 +119,6 @@ def pipeline(num_ops: int, seed: int) -> ComputationGraph:
     weights_total = sum(op.weight_bytes for op in ops)
     machine = Machine(accelerators, 1, int(limit * weights_total / accelerators) + 1)
     return ComputationGraph(f"pipeline-{num_ops}-{seed}", tuple(ops), machine=machine)
-
-
-def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
-    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 def _reads(count: int, rng: np.random.Generator) -> list[list[int]]:

@@ -29,3 +29,8 @@ def check_count(what: str, count: int, least: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
         raise ProblemError(f"{what} is {count!r}: must be an integer of at least {least}")
+
+
+def log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
+    """Draws a number whose logarithm is uniform."""
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))

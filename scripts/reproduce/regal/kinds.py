@@ -76,14 +76,13 @@ def _plain(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _entrant(settings: Settings, task: str, label: str) -> Entrant:
-    policies = {
-        REGAL: lambda: _trained(settings, task),
-        UNTRAINED: lambda: settings.before_training(PROBLEMS[task]),
-    }
-    if label not in policies:
+    if label == REGAL:
+        files = _trained(settings, task)
+    elif label == UNTRAINED:
+        files = settings.before_training(PROBLEMS[task])
+    else:
         return settings.entrant("synthetic", label, settings.budget(label), shipped=True)
-    methods = [f"regal:checkpoint={file}" for file in policies[label]()]
-    return Entrant(label, methods, settings.budget(label))
+    return Entrant(label, [f"regal:checkpoint={file}" for file in files], settings.budget(label))
 
 
 def _trained(settings: Settings, task: str) -> list[Path]:

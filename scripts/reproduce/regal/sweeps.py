@@ -20,9 +20,10 @@ import jax
 import numpy as np
 
 from graphrl.agents.regal.config import RegalConfig
+from graphrl.agents.regal.instances import RegalInstance, make_instances, tiny_instance
 from graphrl.agents.regal.learner import learner
-from graphrl.agents.regal.network import Policy, make_instances, tiny_instance
-from graphrl.agents.regal.proposers import RegalInstance, proposer
+from graphrl.agents.regal.network import Policy
+from graphrl.agents.regal.proposers import proposer
 from graphrl.compare.pictures import quality_figure
 from graphrl.compare.report import problem_line
 from graphrl.compare.runs import Row

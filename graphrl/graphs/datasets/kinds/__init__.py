@@ -22,7 +22,7 @@ import numpy as np
 from graphrl.errors import ProblemError, suggest
 from graphrl.graphs.datasets.kinds.programs import Program, draw_costs, draw_program, most_ops
 from graphrl.graphs.datasets.kinds.structures import STRUCTURES, Structure, mirrored
-from graphrl.graphs.datasets.seeds import check_count, generator
+from graphrl.graphs.datasets.seeds import check_count, generator, log_uniform
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 
 __all__ = ["BANDWIDTH", "HELD_OUT", "LATENCY", "LEAST_OPS", "RUNTIMES", "SHARES", "kinds"]
@@ -76,7 +76,7 @@ def kinds(
     if transfer is not None and not (isinstance(transfer, int | float) and 1e-3 <= transfer <= 1e3):
         raise ProblemError(f"transfer is {transfer!r}: must be from 0.001 to 1000")
     if num_ops is None:
-        num_ops = round(_log_uniform(generator("kinds-size", seed), *_SIZES))
+        num_ops = round(log_uniform(generator("kinds-size", seed), *_SIZES))
     check_count("num_ops", num_ops, LEAST_OPS)
     if structure is None:
         names = [name for name in SHARES if name != "program" or num_ops <= most_ops()]
@@ -141,7 +141,7 @@ def _costs(structure: Structure, runtime: str, rng: np.random.Generator) -> Cost
         seconds = seconds * (rng.random(classes) >= rng.uniform(0.0, 0.5))[structure.op_class]
     workspace, weights = (
         (np.exp(rng.normal(0.0, 1.0, classes)) * (rng.random(classes) < rng.uniform(0.0, 0.5)))[structure.op_class]
-        * (_log_uniform(rng, 0.1, 10.0) * (rng.random() < 0.4))
+        * (log_uniform(rng, 0.1, 10.0) * (rng.random() < 0.4))
         for _ in range(2)
     )
     size = size / (size.mean() if size.any() else 1.0)
@@ -167,8 +167,8 @@ def _scaled(costs: Costs, transfer: float | None, rng: np.random.Generator) -> C
     """Scales run times to seconds and sizes to bytes (see the module)."""
     if not costs.runtime.any():
         costs.runtime[:] = 1.0
-    drawn = _log_uniform(rng, *_RATIO)
-    ratio, share = drawn if transfer is None else transfer, _log_uniform(rng, *_LATENCY_SHARE)
+    drawn = log_uniform(rng, *_RATIO)
+    ratio, share = drawn if transfer is None else transfer, log_uniform(rng, *_LATENCY_SHARE)
     per_byte = LATENCY / share * (1 - share) * BANDWIDTH / (costs.bytes.mean() if costs.bytes.any() else 1.0)
     seconds = costs.runtime * (LATENCY / share / ratio / costs.runtime.mean())
 
@@ -196,7 +196,3 @@ def _graph(name: str, structure: Structure, costs: Costs) -> ComputationGraph:
         for op, (seconds, workspace, weights) in enumerate(numbers)
     )
     return ComputationGraph(name, ops, outputs=tuple(tensors[tensor] for tensor in np.flatnonzero(costs.kept)))
-
-
-def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
-    return float(np.exp(rng.uniform(np.log(least), np.log(most))))

@@ -15,6 +15,7 @@ import numpy as np
 from graphrl.graphs.datasets.known_optima import recursive_tree
 from graphrl.graphs.datasets.layered import Layered, layered_edges
 from graphrl.graphs.datasets.regal_like import barabasi_albert, erdos_renyi, stochastic_block, watts_strogatz
+from graphrl.graphs.datasets.seeds import log_uniform
 from graphrl.graphs.topology import distinct
 
 _MANY = 300  # ops from which the edges per op decrease, so that a large graph is generated in milliseconds
@@ -52,7 +53,7 @@ def random_dag(n: int, rng: np.random.Generator) -> Structure:
     """
     has_ends = bool(rng.random() < 0.5)
     inner = n - 2 * has_ends
-    degree = _log_uniform(rng, 2.0, max(3.0, 12.0 * min(1.0, (_MANY / n) ** 0.5)))
+    degree = log_uniform(rng, 2.0, max(3.0, 12.0 * min(1.0, (_MANY / n) ** 0.5)))
     half = max(1, round(degree / 2))
     model = int(rng.integers(4))
     if model == 0:
@@ -85,7 +86,7 @@ def layered(n: int, rng: np.random.Generator) -> Structure:
         least_width=width,
         most_width=width,
         size_variability=rng.uniform(0.0, 1.0),
-        edge_density=_log_uniform(rng, 0.01, 0.3) * min(1.0, (_MANY / n) ** 0.5),
+        edge_density=log_uniform(rng, 0.01, 0.3) * min(1.0, (_MANY / n) ** 0.5),
         skip_density=rng.uniform(0.0, 0.3),
     )
     layer, source, target = layered_edges(n, parameters, rng)
@@ -94,13 +95,13 @@ def layered(n: int, rng: np.random.Generator) -> Structure:
 
 def in_tree(n: int, rng: np.random.Generator) -> Structure:
     """Draws an in-tree, thin or wide: every op's output has one reader."""
-    parent = recursive_tree(n, max(1, round(_log_uniform(rng, 1.5, n))), rng)
+    parent = recursive_tree(n, max(1, round(log_uniform(rng, 1.5, n))), rng)
     return joined(n, np.arange(n - 2, -1, -1), n - 1 - parent, rng)
 
 
 def out_tree(n: int, rng: np.random.Generator) -> Structure:
     """Draws an out-tree, thin or wide; an op's children read one tensor, or each a separate one."""
-    parent = recursive_tree(n, max(1, round(_log_uniform(rng, 1.5, n))), rng)
+    parent = recursive_tree(n, max(1, round(log_uniform(rng, 1.5, n))), rng)
     return joined(n, parent, np.arange(1, n), rng, separate=bool(rng.random() < 0.5))
 
 
@@ -279,10 +280,6 @@ def _cell(size: int, states: int, rng: np.random.Generator) -> list[list[int]]:
     unread = set(range(size - 1)) - {read for row in reads for read in row}
     reads[-1] = sorted(unread.union(reads[-1]))
     return reads
-
-
-def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
-    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 STRUCTURES: dict[str, Callable[[int, np.random.Generator], Structure]] = {

@@ -1,25 +1,32 @@
-"""The order in which a policy places the ops of a graph, one after another, and what it has to know of each: in NumPy,
-on the host.
+"""Instances of REGAL's networks: those of `Proposal-v0`, and for the sequential network the `Visits` of their ops.
 
-`Visits` are the arrays for `placement.py`. The order depends on the objective: highest level first for the makespan
-(HLFET), the order of least peak memory on one device for the peak memory (solvers/rules/memory_orders.py).
+Visits are the order in which the network places the ops, one after another, and what `placement.py` reads of each op.
+The order depends on the objective: highest level first for the makespan (HLFET), the order of least peak memory on one
+device for the peak memory (solvers/rules/memory_orders.py).
 
 Lists of inputs and of readers have at most `NEIGHBOURS` ops: the inputs that are visited last, which determine when the
-op can start, and the readers that are visited first. More would only change features, since
-BRKGA computes the costs of plans.
+op can start, and the readers that are visited first. More would only change features, since BRKGA computes the costs of
+plans.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from graphrl.agents.regal.config import RegalConfig
 from graphrl.costs.problem import Problem
+from graphrl.envs import proposal
+from graphrl.envs.graph_environment import stacked
+from graphrl.envs.proposal import ProposalInstance
 from graphrl.graphs.features import buffer_bytes, total
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes
+from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
+from graphrl.training.agent import tiny_graph
 
 NEIGHBOURS = 16
 _FOREVER = 1e9  # readers of an output that stays in memory
@@ -44,6 +51,37 @@ class Visits:
     output: jax.Array | np.ndarray  # [n + 1] float32, bytes of an op's outputs; the last is 0
     workspace: jax.Array | np.ndarray  # [n] float32, bytes
     uses: jax.Array | np.ndarray  # [n + 1] float32, number of ops that read an op's outputs
+
+
+class RegalInstance(NamedTuple):
+    """An instance of `Proposal-v0`, and the visits for the sequential network (None for the independent one)."""
+
+    proposal: ProposalInstance
+    visits: Visits | None
+
+
+def make_instances(config: RegalConfig, graphs: Sequence[ComputationGraph], to: Sizes | None = None) -> RegalInstance:
+    """Converts graphs to a batch (leading axis g), padded to `to` (by default the smallest bucket that covers all).
+
+    Raises:
+      GraphError: `to` is too small for a graph.
+    """
+    to = common_sizes(graphs) if to is None else to
+    return stacked([make_instance(config, graph, to) for graph in graphs])
+
+
+def make_instance(
+    config: RegalConfig, graph: ComputationGraph, to: Sizes | None = None, problem: Problem | None = None
+) -> RegalInstance:
+    """Converts one graph to an instance, for `problem` or by default the configuration's. See `make_instances`."""
+    to, problem = common_sizes([graph]) if to is None else to, problem or config.problem
+    visits = make_visits(graph, to, problem) if config.placement == "sequential" else None
+    return RegalInstance(proposal.make_instance(graph, to), visits)
+
+
+def tiny_instance(config: RegalConfig) -> RegalInstance:
+    """Creates a tiny instance for initialising parameters."""
+    return make_instance(config, tiny_graph())
 
 
 def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem) -> Visits:
@@ -92,8 +130,7 @@ def _order(graph: ComputationGraph, problem: Problem) -> np.ndarray:
     return np.lexsort((a.rank, -(a.tail + a.runtime)))  # no op has a higher level than its predecessors
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kept:
+class _Kept(NamedTuple):
     """The pairs that `_lists` keeps, and their places in its table."""
 
     pairs: np.ndarray
