@@ -151,7 +151,7 @@ def usage(graph: PaddedGraph) -> Usage:
     buffers = memory.buffers(graph)
     by_op = jnp.argsort(graph.use_op)
     use_buffer = jnp.pad(buffers.root, (0, 1), constant_values=t)[graph.use_tensor[by_op]]
-    unit = jnp.maximum(graph.owned_bytes.sum() / jnp.maximum(graph.num_ops, 1), 1e-30)
+    unit = jnp.maximum(graph.owned_bytes.sum() / _number(jnp.maximum(graph.num_ops, 1)), 1e-30)
     owned = graph.owned_bytes / unit
     is_read = jnp.zeros(t + 1, jnp.bool_).at[use_buffer].set(True)[:t]
 
@@ -165,7 +165,7 @@ def usage(graph: PaddedGraph) -> Usage:
         added=sums(owned),
         dead=sums(jnp.where(is_read | buffers.pinned, 0, owned)),
         workspace=graph.workspace / unit,
-        depth=_depth(graph).astype(jnp.float32),
+        depth=_number(_depth(graph)),
     )
 
 
@@ -192,8 +192,8 @@ class _Track(NamedTuple):
 def _policy(graph: PaddedGraph, head: Head) -> tuple[Logits, Tracker]:
     """The dense form, for `rollout_with` and the like: computes features of all ops at every step."""
     of, (g, n) = usage(graph), graph.workspace.shape
-    num_ops = jnp.maximum(graph.num_ops, 1).astype(jnp.float32)[:, None, None]
-    waiting, reads = (releases(graph)[:, :n] - jnp.eye(n, dtype=jnp.int16)).astype(jnp.float32), _reads(graph, of)
+    num_ops = _number(jnp.maximum(graph.num_ops, 1))[:, None, None]
+    waiting, reads = _number(releases(graph)[:, :n] - jnp.eye(n, dtype=jnp.int16)[None]), _reads(graph, of)
 
     def start(samples: int) -> _Track:
         return _Track(jnp.zeros((g, samples), jnp.float32), jnp.full((g, samples, n), -1, jnp.int16))
@@ -227,7 +227,7 @@ def _features(
     live: jax.Array,
 ) -> list[jax.Array]:
     """Computes `FEATURES` of all ops, each `[g, s, n]` float32; values of ops that are not ready are arbitrary."""
-    waits = context.waits.astype(jnp.float32)
+    waits = _number(context.waits)
     pending = jnp.where(waits >= 0, 1 + waits, 0) @ reads
     freed_bytes, added, workspace = of.freed[:, None], of.added[:, None], of.workspace[:, None]
 
@@ -239,7 +239,7 @@ def _features(
 
     freed = of.dead[:, None] + over_inputs(freed_bytes * _number(left == 1))
     gain, is_next = freed - added, _number(waits == 1)
-    live, peak, step = live[..., None], context.track.peak[..., None], context.step.astype(jnp.float32)
+    live, peak, step = live[..., None], context.track.peak[..., None], _number(context.step)
     depth = jnp.broadcast_to(of.depth[:, None], waits.shape)
     lowest = jnp.where(context.ready, depth, jnp.inf).min(-1, keepdims=True)
     columns = [
@@ -256,7 +256,7 @@ def _features(
         _log(over_waiting(is_next * gain)),
         _log(over_waiting(_number(waits > 0) / jnp.maximum(waits, 1))),
         step / num_ops,
-        _log(0.1 * (step - _since(context).astype(jnp.float32))),
+        _log(0.1 * (step - _number(_since(context)))),
         _log(jnp.where(context.ready, depth - lowest, 0)),
     ]
     return [jnp.broadcast_to(column, waits.shape) for column in columns]
