@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from graphrl.errors import ProblemError
 from graphrl.networks.base import MLP, NEVER, SMALL, GraphObservation, PairObservation, Params, mean_of
 
+FIRST_SCALE = 0.2  # of the priorities of `ReadyOps`
 _CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 
 
@@ -121,6 +122,8 @@ class Priorities(nn.Module):
 class ReadyOps(nn.Module):
     """The head of `decoding/sequential.py`: `Priorities`, and a perceptron that also sees features of every step.
 
+    The priorities are multiplied by a learned scale, which is small at first: else untrained priorities decide alone.
+
     Attributes:
       encoder: observation -> `[n, w]`.
       width: width of the priorities' hidden layer.
@@ -142,8 +145,9 @@ class ReadyOps(nn.Module):
         """
         nodes = self.encoder(observation)
         raw = MLP(self.width, 1, name="priority")(nodes)[:, 0]
+        scale = self.param("scale", nn.initializers.constant(FIRST_SCALE), ())
         return (
-            normalise(raw, observation.mask, self.alpha),
+            scale * normalise(raw, observation.mask, self.alpha),
             nn.Dense(self.hidden, name="hidden")(nodes),
             self.param("features", nn.initializers.lecun_normal(), (self.features, self.hidden)),
             self.param("out", nn.initializers.normal(0.1), (self.hidden,)),

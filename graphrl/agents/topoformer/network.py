@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding import sequential
@@ -189,6 +190,16 @@ class Policy(agent.Policy[TopoformerConfig]):
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
         return initial(config, key, make_instance(agent.tiny_graph()))
+
+    @classmethod
+    def load_params(cls, path: str, config: TopoformerConfig) -> Any:
+        """See `training.agent.Policy`. A policy of decoder "priorities" also starts one of "sequential"."""
+        policy = cls.load(path)
+        if (config.decoder, policy.config.decoder) != ("sequential", "priorities"):
+            return super().load_params(path, config)
+        priorities = dataclasses.replace(config, decoder="priorities")
+        params = super().load_params(path, priorities)
+        return cls.initial(config, jax.random.key(0)) | params | {"scale": np.float32(1)}
 
     def rollout(self, batch: OrderingInstance, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Decodes orders for a batch of instances.
