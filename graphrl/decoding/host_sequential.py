@@ -58,7 +58,7 @@ TO_PRIORITY, TO_HIDDEN, TO_KERNEL, TO_OUT = 0, 1, 2, 3  # [g, n], [g, n, h], [g,
 GREEDY, SAMPLE, GIVEN = 0, 1, 2
 NUM_FEATURES = 15
 FEW = 500  # ops times orders that one thread computes alone: scheduling another takes as long
-I32, U32, F32 = np.int32, np.uint32, np.float32
+I32, U32, U64, F32 = np.int32, np.uint32, np.uint64, np.float32
 _0, _1 = np.float32(0), np.float32(1)
 
 
@@ -87,8 +87,9 @@ class Lane(NamedTuple):
     since: Any  # [n] int32, step at which an op became ready
     features: Any  # [n, F] float32, of the ready ops
     relu: Any  # [n, h] float32, their hidden layers
-    logit: Any  # [n] float32
+    log_prob: Any  # [n] float32
     memory: Any  # [2] float32, live and peak
+    state: Any  # int32: `waits` to `since` and `memory`
     end: int  # address after the arrays
 
 
@@ -104,6 +105,12 @@ def sequential_gradient(pointer: Any) -> Any:
     return run_items(pointer, own_address(), _plan_gradient, _differentiate)
 
 
+@custom_call("graphrl_sequential_beam", "beam search by the state of memory", 10)
+def sequential_beam(pointer: Any) -> Any:
+    """The last states of a beam search on each graph: their orders and log-probabilities."""
+    return run_items(pointer, own_address(), _plan_beam, _search)
+
+
 @inlined
 def _plan_orders(call: int) -> tuple[int, int, int]:
     """Number of lanes, largest number of threads, and bytes that a thread needs."""
@@ -117,6 +124,14 @@ def _plan_orders(call: int) -> tuple[int, int, int]:
 def _plan_gradient(call: int) -> tuple[int, int, int]:
     like = result(call, TO_PRIORITY)
     return count_outer(like, 1), integer(MANY), _lane(call, integer(0), integer(0), integer(0), like).end
+
+
+@inlined
+def _plan_beam(call: int) -> tuple[int, int, int]:
+    like = result(call, ORDER)
+    width, n = size(like, -2), size(like, -1)
+    own = _lane(call, integer(0), integer(0), integer(0), like).end
+    return count_outer(like, 2), integer(MANY), _beam(integer(0), width, n, own).end
 
 
 @part
@@ -146,7 +161,7 @@ def _decode(call: int, item: int, memory: int) -> None:
             else:
                 word = random_word(seeds, step * samples + sample)
                 place = _draw(lane, count, unit_interval(word))
-            log_prob += _log_probability(lane, count, place)
+            log_prob += lane.log_prob[place]
         op = lane.ready[place]
         order[step] = op
         count = _run(lane, count, place, step)
@@ -182,10 +197,9 @@ def _differentiate(call: int, item: int, memory: int) -> None:
             if count > 1:
                 _score(lane, count, step)
                 place = _place(lane, count, given[step])
-                _log_probability(lane, count, place)
                 for k in range(count):
                     chosen = _1 if k == place else _0
-                    slope = (chosen - lane.logit[k]) * cotangent[sample]
+                    slope = (chosen - np.exp(lane.log_prob[k])) * cotangent[sample]
                     op = lane.ready[k]
                     to_priority[op] += slope
                     for i in range(width):
@@ -197,6 +211,142 @@ def _differentiate(call: int, item: int, memory: int) -> None:
                         for i in range(width):
                             to_kernel[f, i] += lane.features[k, f] * lane.relu[k, i]
             count = _run(lane, count, place, step)
+
+
+class Beam(NamedTuple):
+    """A beam of w states of a graph of n ops, and those that come next: two halves of 2 w lanes."""
+
+    lanes: int  # address of the first
+    stride: int  # bytes of a lane
+    score: Any  # [2 w] float32, log-probability of the order so far
+    count: Any  # [2 w] int32, number of ready ops
+    hash: Any  # [2 w] uint64, of the ops that have run
+    scores: Any  # [w n] float32, of candidates: pairs of a state and a ready op; -inf if another is better
+    peaks: Any  # [w n] float32
+    hashes: Any  # [w n] uint64, of their ops
+    parent: Any  # [w n] int32
+    place: Any  # [w n] int32
+    parents: Any  # [n w] int32, of the states at every step
+    ops: Any  # [n w] int32
+    end: int
+
+
+@inlined
+def _beam(memory: int, width: int, n: int, stride: int) -> Beam:
+    hashes = memory + 2 * width * stride
+    each = hashes + 8 * 2 * width
+    score = each + 8 * width * n
+    count = score + 4 * 2 * width
+    scores = count + 4 * 2 * width
+    peaks = scores + 4 * width * n
+    parent = peaks + 4 * width * n
+    place = parent + 4 * width * n
+    parents = place + 4 * width * n
+    ops = parents + 4 * width * n
+    return Beam(
+        memory,
+        stride,
+        array(score, 2 * width, F32),
+        array(count, 2 * width, I32),
+        array(hashes, 2 * width, U64),
+        array(scores, width * n, F32),
+        array(peaks, width * n, F32),
+        array(each, width * n, U64),
+        array(parent, width * n, I32),
+        array(place, width * n, I32),
+        array(parents, width * n, I32),
+        array(ops, width * n, I32),
+        ops + 4 * width * n,
+    )
+
+
+@part
+def _search(call: int, item: int, memory: int) -> None:
+    """Beam search as in `beam.py`, on one graph. Peaks are estimates, as in the features."""
+    like = result(call, ORDER)
+    graphs, width, n = size(like, -3), size(like, -2), size(like, -1)
+    outer, graph = item // graphs, item % graphs
+    beam = _beam(memory, width, n, _lane(call, integer(0), outer, graph, like).end)
+    for k in range(2 * width):
+        beam.count[k] = _start(call, _lane(call, memory + k * beam.stride, outer, graph, like), outer, graph, like)
+    beam.score[0], beam.hash[0] = _0, np.uint64(0)
+    states, half = integer(1), integer(0)
+    ops = integer(array(row_of(call, NUM_OPS, integer(1), outer, graph, like), integer(1), I32)[0])
+    for step in range(ops):
+        candidates = integer(0)
+        for k in range(half * width, half * width + states):
+            candidates = _propose(beam, _lane(call, memory + k * beam.stride, outer, graph, like), k, step, candidates)
+        _collapse(beam, candidates)
+        states, other = integer(0), 1 - half
+        while states < width:
+            best = integer(0)
+            for i in range(candidates):
+                best = integer(i) if beam.scores[i] > beam.scores[best] else best
+            if candidates == 0 or beam.scores[best] == -np.inf:
+                break
+            k, parent = other * width + states, beam.parent[best]
+            before = _lane(call, memory + parent * beam.stride, outer, graph, like)
+            after = _lane(call, memory + k * beam.stride, outer, graph, like)
+            for i in range(len(before.state)):
+                after.state[i] = before.state[i]
+            beam.parents[step * width + states] = parent - half * width
+            beam.ops[step * width + states] = before.ready[beam.place[best]]
+            beam.score[k], beam.hash[k] = beam.scores[best], beam.hashes[best]
+            beam.count[k] = _run(after, integer(beam.count[parent]), integer(beam.place[best]), step)
+            beam.scores[best] = -np.inf
+            states += 1
+        half = other
+    log_prob = array(data(result(call, LOG_PROB)), (item + 1) * width, F32)
+    for k in range(width):
+        order = array(data(like) + 4 * (item * width + k) * n, n, I32)
+        is_complete, state = k < states, integer(k if k < states else 0)
+        log_prob[item * width + k] = beam.score[half * width + k] if is_complete else -np.inf
+        for step in range(ops, n):
+            order[step] = n
+        for step in range(ops - 1, -1, -1):
+            order[step] = beam.ops[step * width + state]
+            state = integer(beam.parents[step * width + state])
+
+
+@inlined
+def _propose(beam: Beam, lane: Lane, k: int, step: int, candidates: int) -> int:
+    """Appends the candidates of a state; returns their number so far."""
+    count = integer(beam.count[k])
+    lane.log_prob[0] = _0
+    if count > 1:
+        _score(lane, count, step)
+    for place in range(count):
+        op = integer(lane.ready[place])
+        beam.scores[candidates] = beam.score[k] + lane.log_prob[place]
+        beam.peaks[candidates] = max(lane.memory[1], lane.memory[0] + lane.added[op] + lane.workspace[op])
+        beam.hashes[candidates] = beam.hash[k] ^ _hash(op)
+        beam.parent[candidates], beam.place[candidates] = k, place
+        candidates += 1
+    return candidates
+
+
+@inlined
+def _hash(op: int) -> Any:
+    """Zobrist hash of an op: the finaliser of splitmix64."""
+    word = np.uint64(op + 1) * np.uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+@inlined
+def _collapse(beam: Beam, candidates: int) -> None:
+    """Of candidates with the same ops keeps the one of lowest peak; if equal, the more probable or earlier one."""
+    for i in range(candidates):
+        for j in range(i):
+            if beam.hashes[i] == beam.hashes[j] and beam.scores[j] > -np.inf:
+                is_better = beam.peaks[i] < beam.peaks[j] or (
+                    beam.peaks[i] == beam.peaks[j] and beam.scores[i] > beam.scores[j]
+                )
+                if is_better:
+                    beam.scores[j] = -np.inf
+                else:
+                    beam.scores[i] = -np.inf
 
 
 @inlined
@@ -212,10 +362,10 @@ def _lane(call: int, memory: int, outer: int, graph: int, like: int) -> Lane:
     pending = left + 4 * buffers
     ready = pending + 4 * buffers
     since = ready + 4 * n
-    values = since + 4 * n
+    totals = since + 4 * n
+    values = totals + 4 * 2
     relu = values + 4 * n * features
-    logit = relu + 4 * n * width
-    totals = logit + 4 * n
+    log_prob = relu + 4 * n * width
     return Lane(
         integer(array(row_of(call, NUM_OPS, integer(1), outer, graph, like), integer(1), I32)[0]),
         row_of(call, OP_ROW, integer(2), outer, graph, like),
@@ -239,9 +389,10 @@ def _lane(call: int, memory: int, outer: int, graph: int, like: int) -> Lane:
         array(since, n, I32),
         matrix(values, n, features, F32),
         matrix(relu, n, width, F32),
-        array(logit, n, F32),
+        array(log_prob, n, F32),
         array(totals, integer(2), F32),
-        totals + 8,
+        array(waits, (values - waits) // 4, I32),
+        (log_prob + 4 * n + 15) // 8 * 8,
     )
 
 
@@ -296,7 +447,7 @@ def _gain(lane: Lane, op: int) -> Any:
 
 @inlined
 def _score(lane: Lane, count: int, step: int) -> None:
-    """Computes features, hidden layers and logits of the ready ops."""
+    """Computes features, hidden layers and log-probabilities of the ready ops."""
     lowest = lane.depth[lane.ready[0]]
     for k in range(count):
         lowest = min(lowest, lane.depth[lane.ready[k]])
@@ -313,7 +464,12 @@ def _score(lane: Lane, count: int, step: int) -> None:
         for i in range(len(lane.out)):
             lane.relu[k, i] = max(lane.relu[k, i], _0)
             logit += lane.relu[k, i] * lane.out[i]
-        lane.logit[k] = logit
+        lane.log_prob[k] = logit
+    highest, total = lane.log_prob[_best(lane, count)], _0
+    for k in range(count):
+        total += np.exp(lane.log_prob[k] - highest)
+    for k in range(count):
+        lane.log_prob[k] -= highest + np.log(total)
 
 
 @inlined
@@ -359,10 +515,10 @@ def _look(lane: Lane, op: int, k: int, step: int, lowest: Any) -> None:
 
 @inlined
 def _best(lane: Lane, count: int) -> int:
-    """Place of the op of highest logit among the ready ops, ties to the lower index."""
+    """Place of the likeliest ready op, ties to the lower index."""
     best = integer(0)
     for k in range(1, count):
-        above, equal = lane.logit[k] > lane.logit[best], lane.logit[k] == lane.logit[best]
+        above, equal = lane.log_prob[k] > lane.log_prob[best], lane.log_prob[k] == lane.log_prob[best]
         if above or (equal and lane.ready[k] < lane.ready[best]):
             best = integer(k)
     return best
@@ -379,30 +535,14 @@ def _place(lane: Lane, count: int, op: int) -> int:
 
 @inlined
 def _draw(lane: Lane, count: int, uniform: Any) -> int:
-    """Place of an op that a uniform number draws in proportion to exp(logit)."""
-    highest, total = lane.logit[_best(lane, count)], _0
-    for k in range(count):
-        total += np.exp(lane.logit[k] - highest)
-    target, place = uniform * total, integer(0)
+    """Place of the op that a uniform number draws."""
+    place = integer(0)
     for k in range(count - 1):
-        target -= np.exp(lane.logit[k] - highest)
-        if target < _0:
+        uniform -= np.exp(lane.log_prob[k])
+        if uniform < _0:
             break
         place = integer(k + 1)
     return place
-
-
-@inlined
-def _log_probability(lane: Lane, count: int, place: int) -> Any:
-    """Log-probability of the op at a place; replaces the logits by probabilities."""
-    highest, total = lane.logit[_best(lane, count)], _0
-    log_prob = lane.logit[place] - highest
-    for k in range(count):
-        lane.logit[k] = np.exp(lane.logit[k] - highest)
-        total += lane.logit[k]
-    for k in range(count):
-        lane.logit[k] /= total
-    return log_prob - np.log(total)
 
 
 @inlined
@@ -439,24 +579,33 @@ def host_rollout(
     graph: PaddedGraph, usage: "Usage", head: "Head", seeds: jax.Array | None, samples: int
 ) -> tuple[jax.Array, jax.Array]:
     """Decodes orders `[g, s, n]` int32 and their log-probabilities `[g, s]`; greedily without seeds `[g, 2]` uint32."""
-    if seeds is None:
-        seeds, choice = jnp.zeros((len(graph.num_ops), 2), jnp.uint32), GREEDY
-    else:
-        choice = SAMPLE
-    given = jnp.zeros((len(graph.num_ops), samples, 1), jnp.int32)
-    return _orders(choice, graph, usage, head, seeds, given)
+    no_seeds, given = _unused(len(graph.num_ops), samples)
+    choice = GREEDY if seeds is None else SAMPLE
+    operands = _operands(choice, graph, usage, head, no_seeds if seeds is None else seeds, given)
+    orders, log_probs = sequential_orders(_results(graph, samples), *operands)
+    return orders, log_probs
+
+
+def host_beam(graph: PaddedGraph, usage: "Usage", head: "Head", width: int) -> tuple[jax.Array, jax.Array]:
+    """Finds the orders `[g, w, n]` int32 of a beam of w states, and their log-probabilities `[g, w]`; -inf for states
+    that do not exist, whose orders are those of others.
+    """
+    operands = _operands(GREEDY, graph, usage, head, *_unused(len(graph.num_ops), width))
+    orders, log_probs = sequential_beam(_results(graph, width), *operands)
+    return orders, log_probs
 
 
 def host_log_prob(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array) -> jax.Array:
     """Computes log-probabilities `[g, s]` of orders `[g, s, n]`."""
-    return _orders(GIVEN, graph, usage, head, jnp.zeros((len(order), 2), jnp.uint32), order)[1]
+    operands = _operands(GIVEN, graph, usage, head, _unused(len(order), 1)[0], order)
+    return sequential_orders(_results(graph, order.shape[1]), *operands)[1]
 
 
 def host_gradient(
     graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array, cotangent: jax.Array
 ) -> "Head":
     """Computes the head's gradient of the sum of log-probabilities times cotangents `[g, s]`."""
-    operands = _operands(GIVEN, graph, usage, head, jnp.zeros((len(order), 2), jnp.uint32), order)
+    operands = _operands(GIVEN, graph, usage, head, _unused(len(order), 1)[0], order)
     (g, n, width), features = head.hidden.shape, len(head.kernel)
     shapes = [(g, n), (g, n, width), (g, features, width), (g, width)]
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -466,11 +615,14 @@ def host_gradient(
     return type(head)(priority, hidden, kernel.sum(0), out.sum(0))
 
 
-def _orders(choice: int, graph: PaddedGraph, usage: Any, head: Any, seeds: Any, order: Any) -> tuple[Any, Any]:
-    (g, samples), n = order.shape[:2], graph.sizes.ops
-    results = [jax.ShapeDtypeStruct((g, samples, n), jnp.int32), jax.ShapeDtypeStruct((g, samples), jnp.float32)]
-    orders, log_probs = sequential_orders(results, *_operands(choice, graph, usage, head, seeds, order))
-    return orders, log_probs
+def _results(graph: PaddedGraph, samples: int) -> list[jax.ShapeDtypeStruct]:
+    g, n = len(graph.num_ops), graph.sizes.ops
+    return [jax.ShapeDtypeStruct((g, samples, n), jnp.int32), jax.ShapeDtypeStruct((g, samples), jnp.float32)]
+
+
+def _unused(graphs: int, samples: int) -> tuple[jax.Array, jax.Array]:
+    """Seeds and orders for calls that read none."""
+    return jnp.zeros((graphs, 2), jnp.uint32), jnp.zeros((graphs, samples, 1), jnp.int32)
 
 
 def _operands(choice: int, graph: PaddedGraph, usage: Any, head: Any, seeds: Any, order: Any) -> list[jax.Array]:

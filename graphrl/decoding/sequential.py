@@ -7,7 +7,7 @@ static priorities cannot see these.
 Features depend on the set of ops that have run, and on the peak so far. They are estimates: a tensor that reuses a
 buffer counts as a buffer of its own. Peaks of complete orders are exact.
 
-On CPUs `rollout` and the gradient of `log_prob` are compiled code (`host_sequential.py`): it visits the ready ops alone,
+On CPUs they are compiled code (`host_sequential.py`): it visits the ready ops alone,
 about ten of a layered graph. Elsewhere all ops are computed at every step, in matrix products.
 """
 
@@ -21,7 +21,7 @@ from jax import lax
 from graphrl.compiled.custom_call import is_compiled
 from graphrl.decoding import memory
 from graphrl.decoding.beam import beam_with
-from graphrl.decoding.host_sequential import host_gradient, host_log_prob, host_rollout
+from graphrl.decoding.host_sequential import host_beam, host_gradient, host_log_prob, host_rollout
 from graphrl.decoding.rollout import Context, Logits, Rollout, Tracker, log_prob_with, peaks, releases, rollout_with
 from graphrl.graphs.padding import PaddedGraph
 
@@ -82,8 +82,21 @@ def rollout(graph: PaddedGraph, head: Head, keys: jax.Array | None = None, sampl
 
 def beam(graph: PaddedGraph, head: Head, width: int) -> Rollout:
     """Finds each graph's order of lowest peak by beam search, see `beam.beam_with`: leading shape `[g]`."""
-    logits, tracker = _policy(graph, lax.stop_gradient(head))
-    return beam_with(graph, logits, width, tracker)
+    head = lax.stop_gradient(head)
+
+    def dense() -> Rollout:
+        logits, tracker = _policy(graph, head)
+        return beam_with(graph, logits, width, tracker)
+
+    def host() -> Rollout:
+        orders, log_probs = host_beam(graph, usage(graph), head, width)
+        each = peaks(graph, orders)
+        lowest = each.min(1, keepdims=True)
+        best = jnp.argmax(jnp.where(each == lowest, log_probs, -jnp.inf), 1).astype(jnp.int32)
+        of_graph = jnp.arange(len(best), dtype=jnp.int32)
+        return Rollout(orders[of_graph, best], log_probs[of_graph, best], lowest[:, 0])
+
+    return lax.platform_dependent(cpu=host, default=dense) if is_compiled() else dense()
 
 
 def log_prob(graph: PaddedGraph, head: Head, order: jax.Array) -> jax.Array:
