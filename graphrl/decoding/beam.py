@@ -65,9 +65,7 @@ def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollo
     return beam_with(graph, lambda _: priorities[:, None], width)
 
 
-def beam_with(
-    graph: PaddedGraph, logits: Logits, width: int = WIDTH, tracker: Tracker = STATELESS
-) -> Rollout:
+def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH, tracker: Tracker = STATELESS) -> Rollout:
     """Does the same as `beam` with a policy that is called at every step, for w orders of each graph."""
     tables = _make_tables(graph)
     g, n = tables.need.shape

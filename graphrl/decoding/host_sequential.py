@@ -601,9 +601,7 @@ def host_log_prob(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.A
     return sequential_orders(_results(graph, order.shape[1]), *operands)[1]
 
 
-def host_gradient(
-    graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array, cotangent: jax.Array
-) -> "Head":
+def host_gradient(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array, cotangent: jax.Array) -> "Head":
     """Computes the head's gradient of the sum of log-probabilities times cotangents `[g, s]`."""
     operands = _operands(GIVEN, graph, usage, head, _unused(len(order), 1)[0], order)
     (g, n, width), features = head.hidden.shape, len(head.kernel)

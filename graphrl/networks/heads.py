@@ -130,6 +130,7 @@ class ReadyOps(nn.Module):
       alpha: standard deviation of the priorities.
       hidden: h, width of the perceptron's hidden layer.
       features: F, number of features of an op at a step.
+      freeze: True stops gradients to encoder and priorities.
     """
 
     encoder: nn.Module
@@ -137,6 +138,7 @@ class ReadyOps(nn.Module):
     alpha: float
     hidden: int
     features: int
+    freeze: bool = False
 
     @nn.compact
     def __call__(self, observation: PairObservation) -> tuple[jax.Array, ...]:
@@ -145,6 +147,8 @@ class ReadyOps(nn.Module):
         """
         nodes = self.encoder(observation)
         raw = MLP(self.width, 1, name="priority")(nodes)[:, 0]
+        if self.freeze:
+            nodes, raw = jax.lax.stop_gradient((nodes, raw))
         scale = self.param("scale", nn.initializers.constant(FIRST_SCALE), ())
         return (
             scale * normalise(raw, observation.mask, self.alpha),

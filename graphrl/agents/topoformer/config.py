@@ -46,7 +46,8 @@ class TopoformerConfig:
       max_grad_norm: gradients are clipped to this global norm.
       clip: largest absolute value of normalised advantages.
       init_checkpoint: a file of `Policy.save` or a checkpoint of the same network, from whose policy training starts;
-        "" starts from new parameters.
+        "" starts from new parameters. A policy of decoder "priorities" also starts one of "sequential".
+      freeze: True trains only what is called at every step: encoder and priorities keep their parameters.
 
     Raises:
       ProblemError: a value is out of range.
@@ -71,9 +72,16 @@ class TopoformerConfig:
     max_grad_norm: float = 1.0
     clip: float = 3.0
     init_checkpoint: str = ""
+    freeze: bool = False
 
     def __post_init__(self) -> None:
-        integers = {"layers": (1, 64), "width": (2, 4096), "head_width": (1, 1024), "hidden": (1, 256), "epoch": (1, MAX_COUNT)}
+        integers = {
+            "layers": (1, 64),
+            "width": (2, 4096),
+            "head_width": (1, 1024),
+            "hidden": (1, 256),
+            "epoch": (1, MAX_COUNT),
+        }
         integers |= {"warmup": (0, MAX_COUNT), "samples": (2 if self.baseline == "leave-one-out" else 1, 4096)}
         if not isinstance(self.heads, tuple):
             integers["heads"] = (1, MAX_HEADS)

@@ -116,19 +116,20 @@ def orders(
 ) -> Orders | SequentialOrders | AutoregressiveOrders:
     """Returns the distribution over orders of a batch of instances under a policy with these parameters."""
     if config.decoder == "sequential":
-        priority, hidden, kernel, out = _map_graphs(functools.partial(_once(config).apply, params), batch)
+        priority, hidden, kernel, out = call_once(config, params, batch)
         return SequentialOrders(batch.graph, Head(priority, hidden, kernel[0], out[0]))
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _map_graphs(functools.partial(network.prepare, params), batch)
         return AutoregressiveOrders(batch.graph, network, params, prepared)
-    return Orders(batch.graph, priorities(config, params, batch))
+    return Orders(batch.graph, call_once(config, params, batch))
 
 
-def priorities(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> jax.Array:
-    """Computes priorities `[g, n]` float32 for a batch of instances; requires the decoder "priorities"."""
-    values: jax.Array = _map_graphs(functools.partial(_once(config).apply, params), batch)
-    return values
+def call_once(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> Any:
+    """Computes priorities `[g, n]` float32 for a batch of instances or, for the decoder "sequential", the outputs of
+    `ReadyOps`, each with a leading axis g. The decoder "autoregressive" has no such network.
+    """
+    return _map_graphs(functools.partial(_once(config).apply, params), batch)
 
 
 def initial(config: TopoformerConfig, key: jax.Array, instance: OrderingInstance) -> Any:
@@ -155,7 +156,11 @@ def _observe(instance: OrderingInstance) -> Observation:
 def _once(config: TopoformerConfig) -> Network:
     """Creates the network that is called once per graph."""
     if config.decoder == "sequential":
-        return network(ReadyOps(_encoder(config), config.width, config.alpha, config.hidden, len(sequential.FEATURES)))
+        return network(
+            ReadyOps(
+                _encoder(config), config.width, config.alpha, config.hidden, len(sequential.FEATURES), config.freeze
+            )
+        )
     return network(Priorities(encoder=_encoder(config), width=config.width, alpha=config.alpha))
 
 
