@@ -1,8 +1,9 @@
 """Orders of `sequential.py` by compiled code, as a part of a jitted program for CPUs, and the gradient of their
 log-probabilities.
 
-A step computes features and logits of the ready ops alone. Custom calls as in `compiled/custom_call.py`: an item of
-`decode` is an order of a graph, an item of `differentiate` is a graph, whose gradient is summed over its orders.
+A step computes features and logits of the ready ops alone; `host_beam.py` is the beam search. Custom calls as in
+`compiled/custom_call.py`: an item of `_decode` is an order of a graph, an item of `_differentiate` is a graph, whose
+gradient is summed over its orders.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,16 +50,16 @@ KERNEL = 15  # [F, h] float32
 OUT = 16  # [h] float32
 SEEDS = 17  # [g, 2] uint32
 GIVEN_ORDER = 18  # [g, s, n] int32
-COTANGENT = 19  # [g, s] float32, for `differentiate`
-# Results of `decode`
+COTANGENT = 19  # [g, s] float32, for `_differentiate`
+# Results of `_decode`
 ORDER, LOG_PROB = 0, 1  # [g, s, n] int32, [g, s] float32
-# Results of `differentiate`: gradients of each graph
+# Results of `_differentiate`: gradients of each graph
 TO_PRIORITY, TO_HIDDEN, TO_KERNEL, TO_OUT = 0, 1, 2, 3  # [g, n], [g, n, h], [g, F, h], [g, h] float32
 
 GREEDY, SAMPLE, GIVEN = 0, 1, 2
 NUM_FEATURES = 15
 FEW = 500  # ops times orders that one thread computes alone: scheduling another takes as long
-I32, U32, U64, F32 = np.int32, np.uint32, np.uint64, np.float32
+I32, U32, F32 = np.int32, np.uint32, np.float32
 _0, _1 = np.float32(0), np.float32(1)
 
 
@@ -105,33 +106,19 @@ def sequential_gradient(pointer: Any) -> Any:
     return run_items(pointer, own_address(), _plan_gradient, _differentiate)
 
 
-@custom_call("graphrl_sequential_beam", "beam search by the state of memory", 10)
-def sequential_beam(pointer: Any) -> Any:
-    """The last states of a beam search on each graph: their orders and log-probabilities."""
-    return run_items(pointer, own_address(), _plan_beam, _search)
-
-
 @inlined
 def _plan_orders(call: int) -> tuple[int, int, int]:
     """Number of lanes, largest number of threads, and bytes that a thread needs."""
     like = result(call, ORDER)
     lanes = count_outer(like, 1)
     few = lanes * size(like, -1) < FEW
-    return lanes, integer(1 if few else MANY), _lane(call, integer(0), integer(0), integer(0), like).end
+    return lanes, integer(1 if few else MANY), lane_of(call, integer(0), integer(0), integer(0), like).end
 
 
 @inlined
 def _plan_gradient(call: int) -> tuple[int, int, int]:
     like = result(call, TO_PRIORITY)
-    return count_outer(like, 1), integer(MANY), _lane(call, integer(0), integer(0), integer(0), like).end
-
-
-@inlined
-def _plan_beam(call: int) -> tuple[int, int, int]:
-    like = result(call, ORDER)
-    width, n = size(like, -2), size(like, -1)
-    own = _lane(call, integer(0), integer(0), integer(0), like).end
-    return count_outer(like, 2), integer(MANY), _beam(integer(0), width, n, own).end
+    return count_outer(like, 1), integer(MANY), lane_of(call, integer(0), integer(0), integer(0), like).end
 
 
 @part
@@ -139,11 +126,11 @@ def _decode(call: int, item: int, memory: int) -> None:
     like = result(call, ORDER)
     graphs, samples, n = size(like, -3), size(like, -2), size(like, -1)
     outer, graph, sample = item // samples // graphs, item // samples % graphs, item % samples
-    lane = _lane(call, memory, outer, graph, like)
+    lane = lane_of(call, memory, outer, graph, like)
     choice = load_half(data(operand(call, CHOICE)), 0)
     seeds = array(row_of(call, SEEDS, integer(2), outer, graph, like), integer(2), U32)
     order = array(data(like) + 4 * item * n, n, I32)
-    log_prob, count = _0, _start(call, lane, outer, graph, like)
+    log_prob, count = _0, start(call, lane, outer, graph, like)
     if choice == GIVEN:
         given = array(row_of(call, GIVEN_ORDER, integer(3), outer, graph, like) + 4 * sample * n, n, I32)
         for step in range(n):
@@ -153,7 +140,7 @@ def _decode(call: int, item: int, memory: int) -> None:
             break
         place = integer(0)
         if count > 1:
-            _score(lane, count, step)
+            score(lane, count, step)
             if choice == GIVEN:
                 place = _place(lane, count, order[step])
             elif choice == GREEDY:
@@ -164,7 +151,7 @@ def _decode(call: int, item: int, memory: int) -> None:
             log_prob += lane.log_prob[place]
         op = lane.ready[place]
         order[step] = op
-        count = _run(lane, count, place, step)
+        count = run(lane, count, place, step)
     for step in range(lane.ops, n):
         order[step] = n
     array(data(result(call, LOG_PROB)), item + 1, F32)[item] = log_prob
@@ -176,7 +163,7 @@ def _differentiate(call: int, item: int, memory: int) -> None:
     graphs, n = size(like, -2), size(like, -1)
     outer, graph, width = item // graphs, item % graphs, size(operand(call, OUT), -1)
     samples = size(operand(call, GIVEN_ORDER), -2)
-    lane = _lane(call, memory, outer, graph, like)
+    lane = lane_of(call, memory, outer, graph, like)
     to_priority = array(data(like) + 4 * item * n, n, F32)
     to_hidden = matrix(data(result(call, TO_HIDDEN)) + 4 * item * n * width, n, width, F32)
     features = integer(NUM_FEATURES)
@@ -189,13 +176,13 @@ def _differentiate(call: int, item: int, memory: int) -> None:
     cotangent = array(row_of(call, COTANGENT, integer(2), outer, graph, like), samples, F32)
     for sample in range(samples):
         given = array(row_of(call, GIVEN_ORDER, integer(3), outer, graph, like) + 4 * sample * n, n, I32)
-        count = _start(call, lane, outer, graph, like)
+        count = start(call, lane, outer, graph, like)
         for step in range(lane.ops):
             if count == 0:
                 break
             place = integer(0)
             if count > 1:
-                _score(lane, count, step)
+                score(lane, count, step)
                 place = _place(lane, count, given[step])
                 for k in range(count):
                     chosen = _1 if k == place else _0
@@ -210,147 +197,11 @@ def _differentiate(call: int, item: int, memory: int) -> None:
                     for f in range(NUM_FEATURES):
                         for i in range(width):
                             to_kernel[f, i] += lane.features[k, f] * lane.relu[k, i]
-            count = _run(lane, count, place, step)
-
-
-class Beam(NamedTuple):
-    """A beam of w states of a graph of n ops, and those that come next: two halves of 2 w lanes."""
-
-    lanes: int  # address of the first
-    stride: int  # bytes of a lane
-    score: Any  # [2 w] float32, log-probability of the order so far
-    count: Any  # [2 w] int32, number of ready ops
-    hash: Any  # [2 w] uint64, of the ops that have run
-    scores: Any  # [w n] float32, of candidates: pairs of a state and a ready op; -inf if another is better
-    peaks: Any  # [w n] float32
-    hashes: Any  # [w n] uint64, of their ops
-    parent: Any  # [w n] int32
-    place: Any  # [w n] int32
-    parents: Any  # [n w] int32, of the states at every step
-    ops: Any  # [n w] int32
-    end: int
+            count = run(lane, count, place, step)
 
 
 @inlined
-def _beam(memory: int, width: int, n: int, stride: int) -> Beam:
-    hashes = memory + 2 * width * stride
-    each = hashes + 8 * 2 * width
-    score = each + 8 * width * n
-    count = score + 4 * 2 * width
-    scores = count + 4 * 2 * width
-    peaks = scores + 4 * width * n
-    parent = peaks + 4 * width * n
-    place = parent + 4 * width * n
-    parents = place + 4 * width * n
-    ops = parents + 4 * width * n
-    return Beam(
-        memory,
-        stride,
-        array(score, 2 * width, F32),
-        array(count, 2 * width, I32),
-        array(hashes, 2 * width, U64),
-        array(scores, width * n, F32),
-        array(peaks, width * n, F32),
-        array(each, width * n, U64),
-        array(parent, width * n, I32),
-        array(place, width * n, I32),
-        array(parents, width * n, I32),
-        array(ops, width * n, I32),
-        ops + 4 * width * n,
-    )
-
-
-@part
-def _search(call: int, item: int, memory: int) -> None:
-    """Beam search as in `beam.py`, on one graph. Peaks are estimates, as in the features."""
-    like = result(call, ORDER)
-    graphs, width, n = size(like, -3), size(like, -2), size(like, -1)
-    outer, graph = item // graphs, item % graphs
-    beam = _beam(memory, width, n, _lane(call, integer(0), outer, graph, like).end)
-    for k in range(2 * width):
-        beam.count[k] = _start(call, _lane(call, memory + k * beam.stride, outer, graph, like), outer, graph, like)
-    beam.score[0], beam.hash[0] = _0, np.uint64(0)
-    states, half = integer(1), integer(0)
-    ops = integer(array(row_of(call, NUM_OPS, integer(1), outer, graph, like), integer(1), I32)[0])
-    for step in range(ops):
-        candidates = integer(0)
-        for k in range(half * width, half * width + states):
-            candidates = _propose(beam, _lane(call, memory + k * beam.stride, outer, graph, like), k, step, candidates)
-        _collapse(beam, candidates)
-        states, other = integer(0), 1 - half
-        while states < width:
-            best = integer(0)
-            for i in range(candidates):
-                best = integer(i) if beam.scores[i] > beam.scores[best] else best
-            if candidates == 0 or beam.scores[best] == -np.inf:
-                break
-            k, parent = other * width + states, beam.parent[best]
-            before = _lane(call, memory + parent * beam.stride, outer, graph, like)
-            after = _lane(call, memory + k * beam.stride, outer, graph, like)
-            for i in range(len(before.state)):
-                after.state[i] = before.state[i]
-            beam.parents[step * width + states] = parent - half * width
-            beam.ops[step * width + states] = before.ready[beam.place[best]]
-            beam.score[k], beam.hash[k] = beam.scores[best], beam.hashes[best]
-            beam.count[k] = _run(after, integer(beam.count[parent]), integer(beam.place[best]), step)
-            beam.scores[best] = -np.inf
-            states += 1
-        half = other
-    log_prob = array(data(result(call, LOG_PROB)), (item + 1) * width, F32)
-    for k in range(width):
-        order = array(data(like) + 4 * (item * width + k) * n, n, I32)
-        is_complete, state = k < states, integer(k if k < states else 0)
-        log_prob[item * width + k] = beam.score[half * width + k] if is_complete else -np.inf
-        for step in range(ops, n):
-            order[step] = n
-        for step in range(ops - 1, -1, -1):
-            order[step] = beam.ops[step * width + state]
-            state = integer(beam.parents[step * width + state])
-
-
-@inlined
-def _propose(beam: Beam, lane: Lane, k: int, step: int, candidates: int) -> int:
-    """Appends the candidates of a state; returns their number so far."""
-    count = integer(beam.count[k])
-    lane.log_prob[0] = _0
-    if count > 1:
-        _score(lane, count, step)
-    for place in range(count):
-        op = integer(lane.ready[place])
-        beam.scores[candidates] = beam.score[k] + lane.log_prob[place]
-        beam.peaks[candidates] = max(lane.memory[1], lane.memory[0] + lane.added[op] + lane.workspace[op])
-        beam.hashes[candidates] = beam.hash[k] ^ _hash(op)
-        beam.parent[candidates], beam.place[candidates] = k, place
-        candidates += 1
-    return candidates
-
-
-@inlined
-def _hash(op: int) -> Any:
-    """Zobrist hash of an op: the finaliser of splitmix64."""
-    word = np.uint64(op + 1) * np.uint64(0x9E3779B97F4A7C15)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@inlined
-def _collapse(beam: Beam, candidates: int) -> None:
-    """Of candidates with the same ops keeps the one of lowest peak; if equal, the more probable or earlier one."""
-    for i in range(candidates):
-        for j in range(i):
-            if beam.hashes[i] == beam.hashes[j] and beam.scores[j] > -np.inf:
-                is_better = beam.peaks[i] < beam.peaks[j] or (
-                    beam.peaks[i] == beam.peaks[j] and beam.scores[i] > beam.scores[j]
-                )
-                if is_better:
-                    beam.scores[j] = -np.inf
-                else:
-                    beam.scores[i] = -np.inf
-
-
-@inlined
-def _lane(call: int, memory: int, outer: int, graph: int, like: int) -> Lane:
+def lane_of(call: int, memory: int, outer: int, graph: int, like: int) -> Lane:
     """The arrays of a lane, some of them in a thread's memory."""
     n, uses = size(operand(call, PRIORITY), -1), size(operand(call, USE_OP), -1)
     buffers, width = size(operand(call, FREED), -1), size(operand(call, OUT), -1)
@@ -397,7 +248,7 @@ def _lane(call: int, memory: int, outer: int, graph: int, like: int) -> Lane:
 
 
 @inlined
-def _start(call: int, lane: Lane, outer: int, graph: int, like: int) -> int:
+def start(call: int, lane: Lane, outer: int, graph: int, like: int) -> int:
     """Prepares the state before the first op; returns the number of ready ops."""
     uses, slots = size(operand(call, USE_OP), -1), size(operand(call, INDEGREE), -1)
     use_op = array(row_of(call, USE_OP, integer(2), outer, graph, like), uses, I32)
@@ -446,7 +297,7 @@ def _gain(lane: Lane, op: int) -> Any:
 
 
 @inlined
-def _score(lane: Lane, count: int, step: int) -> None:
+def score(lane: Lane, count: int, step: int) -> None:
     """Computes features, hidden layers and log-probabilities of the ready ops."""
     lowest = lane.depth[lane.ready[0]]
     for k in range(count):
@@ -546,7 +397,7 @@ def _draw(lane: Lane, count: int, uniform: Any) -> int:
 
 
 @inlined
-def _run(lane: Lane, count: int, place: int, step: int) -> int:
+def run(lane: Lane, count: int, place: int, step: int) -> int:
     """Runs the ready op at a place; returns the number of ready ops after it."""
     op = integer(lane.ready[place])
     live = lane.memory[0] + lane.added[op]
@@ -579,31 +430,22 @@ def host_rollout(
     graph: PaddedGraph, usage: "Usage", head: "Head", seeds: jax.Array | None, samples: int
 ) -> tuple[jax.Array, jax.Array]:
     """Decodes orders `[g, s, n]` int32 and their log-probabilities `[g, s]`; greedily without seeds `[g, 2]` uint32."""
-    no_seeds, given = _unused(len(graph.num_ops), samples)
+    no_seeds, given = unused(len(graph.num_ops), samples)
     choice = GREEDY if seeds is None else SAMPLE
-    operands = _operands(choice, graph, usage, head, no_seeds if seeds is None else seeds, given)
-    orders, log_probs = sequential_orders(_results(graph, samples), *operands)
-    return orders, log_probs
-
-
-def host_beam(graph: PaddedGraph, usage: "Usage", head: "Head", width: int) -> tuple[jax.Array, jax.Array]:
-    """Finds the orders `[g, w, n]` int32 of a beam of w states, and their log-probabilities `[g, w]`; -inf for states
-    that do not exist, whose orders are those of others.
-    """
-    operands = _operands(GREEDY, graph, usage, head, *_unused(len(graph.num_ops), width))
-    orders, log_probs = sequential_beam(_results(graph, width), *operands)
+    operands = operands_of(choice, graph, usage, head, no_seeds if seeds is None else seeds, given)
+    orders, log_probs = sequential_orders(results_of(graph, samples), *operands)
     return orders, log_probs
 
 
 def host_log_prob(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array) -> jax.Array:
     """Computes log-probabilities `[g, s]` of orders `[g, s, n]`."""
-    operands = _operands(GIVEN, graph, usage, head, _unused(len(order), 1)[0], order)
-    return sequential_orders(_results(graph, order.shape[1]), *operands)[1]
+    operands = operands_of(GIVEN, graph, usage, head, unused(len(order), 1)[0], order)
+    return sequential_orders(results_of(graph, order.shape[1]), *operands)[1]
 
 
 def host_gradient(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array, cotangent: jax.Array) -> "Head":
     """Computes the head's gradient of the sum of log-probabilities times cotangents `[g, s]`."""
-    operands = _operands(GIVEN, graph, usage, head, _unused(len(order), 1)[0], order)
+    operands = operands_of(GIVEN, graph, usage, head, unused(len(order), 1)[0], order)
     (g, n, width), features = head.hidden.shape, len(head.kernel)
     shapes = [(g, n), (g, n, width), (g, features, width), (g, width)]
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -613,17 +455,17 @@ def host_gradient(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.A
     return type(head)(priority, hidden, kernel.sum(0), out.sum(0))
 
 
-def _results(graph: PaddedGraph, samples: int) -> list[jax.ShapeDtypeStruct]:
+def results_of(graph: PaddedGraph, samples: int) -> list[jax.ShapeDtypeStruct]:
     g, n = len(graph.num_ops), graph.sizes.ops
     return [jax.ShapeDtypeStruct((g, samples, n), jnp.int32), jax.ShapeDtypeStruct((g, samples), jnp.float32)]
 
 
-def _unused(graphs: int, samples: int) -> tuple[jax.Array, jax.Array]:
+def unused(graphs: int, samples: int) -> tuple[jax.Array, jax.Array]:
     """Seeds and orders for calls that read none."""
     return jnp.zeros((graphs, 2), jnp.uint32), jnp.zeros((graphs, samples, 1), jnp.int32)
 
 
-def _operands(choice: int, graph: PaddedGraph, usage: Any, head: Any, seeds: Any, order: Any) -> list[jax.Array]:
+def operands_of(choice: int, graph: PaddedGraph, usage: Any, head: Any, seeds: Any, order: Any) -> list[jax.Array]:
     sizes, (g, n, width) = graph.sizes, head.hidden.shape
     return [
         np.array([choice], np.int32),

@@ -7,7 +7,7 @@ static priorities cannot see these.
 Features depend on the set of ops that have run, and on the peak so far. They are estimates: a tensor that reuses a
 buffer counts as a buffer of its own. Peaks of complete orders are exact.
 
-On CPUs they are compiled code (`host_sequential.py`): it visits the ready ops alone,
+On CPUs they are compiled code (`host_sequential.py`, `host_beam.py`): it visits the ready ops alone,
 about ten of a layered graph. Elsewhere all ops are computed at every step, in matrix products.
 """
 
@@ -21,11 +21,13 @@ from jax import lax
 from graphrl.compiled.custom_call import is_compiled
 from graphrl.decoding import memory
 from graphrl.decoding.beam import beam_with
-from graphrl.decoding.host_sequential import host_beam, host_gradient, host_log_prob, host_rollout
+from graphrl.decoding.host_beam import host_beam
+from graphrl.decoding.host_sequential import host_gradient, host_log_prob, host_rollout
 from graphrl.decoding.rollout import Context, Logits, Rollout, Tracker, log_prob_with, peaks, releases, rollout_with
 from graphrl.graphs.padding import PaddedGraph
 
-# Of a ready op. Bytes are in the mean of the bytes that an op writes. All but fullness and progress are as signed log(1 + |x|).
+# Of a ready op. Bytes are in the mean of the bytes that an op writes. Features are signed log(1 + |x|), except fullness
+# and progress.
 FEATURES = (
     "added",  # bytes of its outputs
     "workspace",
@@ -60,7 +62,7 @@ def rollout(graph: PaddedGraph, head: Head, keys: jax.Array | None = None, sampl
     Args:
       graph: a batch of graphs (leading axis g).
       head: their perceptron.
-      keys: `[g]` typed keys: a graph's orders are a function of its own key, and of the platform. None decodes greedily.
+      keys: `[g]` typed keys: a graph's orders are a function of its own key and the platform. None decodes greedily.
       samples: s, number of orders per graph. Static.
 
     Returns:

@@ -12,7 +12,8 @@ from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
 from graphrl.decoding.host import orders_of_lanes
-from graphrl.decoding.host_sequential import sequential_beam, sequential_gradient, sequential_orders
+from graphrl.decoding.host_beam import sequential_beam
+from graphrl.decoding.host_sequential import sequential_gradient, sequential_orders
 from graphrl.envs.graph_environment import stacked
 from graphrl.envs.ordering import make_instance, make_instances
 from graphrl.errors import ProblemError
