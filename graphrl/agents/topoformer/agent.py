@@ -1,6 +1,6 @@
 """Topoformer as an agent of the training loop, and as methods that order the ops of one device.
 
-A trained policy is called once per graph; a decoder converts its priorities to orders.
+A trained policy's network is called once per graph; a decoder converts its outputs to orders.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ STARTS = 2
 
 @batch_solver(
     "topoformer",
-    "the best of the orders that a trained policy's priorities make",
+    "the best of the orders that a trained policy makes",
     one_device=True,
     digest=Policy.digest_of,
 )
