@@ -4,7 +4,7 @@ The search is that of `beam.py`, but peaks are estimates, as in the features: th
 A state is a lane of `host_sequential.py`.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,10 +38,8 @@ from graphrl.decoding.host_sequential import (
     start,
     unused,
 )
+from graphrl.decoding.op_features import Head, Usage
 from graphrl.graphs.padding import PaddedGraph
-
-if TYPE_CHECKING:
-    from graphrl.decoding.sequential import Head, Usage  # which calls these functions
 
 U64 = np.uint64
 _0 = np.float32(0)
@@ -199,7 +197,7 @@ def _collapse(beam: Beam, candidates: int) -> None:
                     beam.scores[i] = -np.inf
 
 
-def host_beam(graph: PaddedGraph, usage: "Usage", head: "Head", width: int) -> tuple[jax.Array, jax.Array]:
+def host_beam(graph: PaddedGraph, usage: Usage, head: Head, width: int) -> tuple[jax.Array, jax.Array]:
     """Finds the orders `[g, w, n]` int32 of a beam of w states, and their log-probabilities `[g, w]`; -inf for states
     that do not exist, whose orders are those of others.
     """

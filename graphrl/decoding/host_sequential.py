@@ -6,7 +6,7 @@ A step computes features and logits of the ready ops alone; `host_beam.py` is th
 gradient is summed over its orders.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,9 @@ from graphrl.compiled.custom_call import (
     typed,
 )
 from graphrl.compiled.pointers import array, load_half, matrix
+from graphrl.decoding.op_features import FEATURES, Head, Usage
 from graphrl.decoding.random_words import random_word, unit_interval
 from graphrl.graphs.padding import ROW_WIDTH, PaddedGraph
-
-if TYPE_CHECKING:
-    from graphrl.decoding.sequential import Head, Usage  # which calls these functions
 
 # Operands, each with its shape after leading axes of `jax.vmap`. Letters are those of graphs/padding.py and of
 # sequential.py: b buffers, h hidden values.
@@ -57,7 +55,7 @@ ORDER, LOG_PROB = 0, 1  # [g, s, n] int32, [g, s] float32
 TO_PRIORITY, TO_HIDDEN, TO_KERNEL, TO_OUT = 0, 1, 2, 3  # [g, n], [g, n, h], [g, F, h], [g, h] float32
 
 GREEDY, SAMPLE, GIVEN = 0, 1, 2
-NUM_FEATURES = 15
+NUM_FEATURES = len(FEATURES)
 FEW = 500  # ops times orders that one thread computes alone: scheduling another takes as long
 I32, U32, F32 = np.int32, np.uint32, np.float32
 _0, _1 = np.float32(0), np.float32(1)
@@ -427,7 +425,7 @@ def run(lane: Lane, count: int, place: int, step: int) -> int:
 
 
 def host_rollout(
-    graph: PaddedGraph, usage: "Usage", head: "Head", seeds: jax.Array | None, samples: int
+    graph: PaddedGraph, usage: Usage, head: Head, seeds: jax.Array | None, samples: int
 ) -> tuple[jax.Array, jax.Array]:
     """Decodes orders `[g, s, n]` int32 and their log-probabilities `[g, s]`; greedily without seeds `[g, 2]` uint32."""
     no_seeds, given = unused(len(graph.num_ops), samples)
@@ -437,13 +435,13 @@ def host_rollout(
     return orders, log_probs
 
 
-def host_log_prob(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array) -> jax.Array:
+def host_log_prob(graph: PaddedGraph, usage: Usage, head: Head, order: jax.Array) -> jax.Array:
     """Computes log-probabilities `[g, s]` of orders `[g, s, n]`."""
     operands = operands_of(GIVEN, graph, usage, head, unused(len(order), 1)[0], order)
     return sequential_orders(results_of(graph, order.shape[1]), *operands)[1]
 
 
-def host_gradient(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.Array, cotangent: jax.Array) -> "Head":
+def host_gradient(graph: PaddedGraph, usage: Usage, head: Head, order: jax.Array, cotangent: jax.Array) -> Head:
     """Computes the head's gradient of the sum of log-probabilities times cotangents `[g, s]`."""
     operands = operands_of(GIVEN, graph, usage, head, unused(len(order), 1)[0], order)
     (g, n, width), features = head.hidden.shape, len(head.kernel)
@@ -452,7 +450,7 @@ def host_gradient(graph: PaddedGraph, usage: "Usage", head: "Head", order: jax.A
     priority, hidden, kernel, out = sequential_gradient(
         results, *operands, *typed(np.float32, cotangent.shape, cotangent)
     )
-    return type(head)(priority, hidden, kernel.sum(0), out.sum(0))
+    return Head(priority, hidden, kernel.sum(0), out.sum(0))
 
 
 def results_of(graph: PaddedGraph, samples: int) -> list[jax.ShapeDtypeStruct]:
@@ -465,10 +463,12 @@ def unused(graphs: int, samples: int) -> tuple[jax.Array, jax.Array]:
     return jnp.zeros((graphs, 2), jnp.uint32), jnp.zeros((graphs, samples, 1), jnp.int32)
 
 
-def operands_of(choice: int, graph: PaddedGraph, usage: Any, head: Any, seeds: Any, order: Any) -> list[jax.Array]:
+def operands_of(
+    choice: int, graph: PaddedGraph, usage: Usage, head: Head, seeds: jax.Array, order: jax.Array
+) -> list[jax.Array]:
     sizes, (g, n, width) = graph.sizes, head.hidden.shape
     return [
-        np.array([choice], np.int32),
+        jnp.array([choice], jnp.int32),
         *typed(np.int32, (g,), graph.num_ops),
         *typed(np.int32, (g, sizes.slots), graph.indegree),
         *typed(np.int32, (g, n), graph.op_row, graph.op_rows),

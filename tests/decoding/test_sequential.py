@@ -11,9 +11,9 @@ from device_graphs import random_graphs
 from ordering_graphs import SHARING
 
 from graphrl.compiled.custom_call import pure_jax
-from graphrl.decoding import host_sequential, sequential
+from graphrl.decoding import sequential
+from graphrl.decoding.op_features import FEATURES, Head
 from graphrl.decoding.rollout import Rollout
-from graphrl.decoding.sequential import FEATURES, Head
 from graphrl.graphs.datasets.layered import layered
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import PaddedGraph, pad_batch
@@ -104,7 +104,3 @@ def test_a_feature_decides(feature: str, last: int) -> None:
     n = graph.sizes.ops
     head = Head(jnp.zeros((1, n)), jnp.zeros((1, n, 2)), jnp.asarray(kernel), jnp.asarray([1.0, -1.0]))
     assert int(sequential.rollout(graph, head).order[0, 0, 1]) == last
-
-
-def test_there_are_as_many_features_as_compiled_code_computes() -> None:
-    assert len(FEATURES) == host_sequential.NUM_FEATURES

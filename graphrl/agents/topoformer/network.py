@@ -13,8 +13,8 @@ from graphrl.agents.topoformer.config import TopoformerConfig
 from graphrl.decoding import sequential
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
+from graphrl.decoding.op_features import FEATURES, Head
 from graphrl.decoding.rollout import Context, Logits, Rollout, greedy, log_prob_with, rollout_with, sample
-from graphrl.decoding.sequential import Head
 from graphrl.envs.ordering import OrderingInstance, make_instance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.base import Network, network
@@ -157,9 +157,7 @@ def _once(config: TopoformerConfig) -> Network:
     """Creates the network that is called once per graph."""
     if config.decoder == "sequential":
         return network(
-            ReadyOps(
-                _encoder(config), config.width, config.alpha, config.hidden, len(sequential.FEATURES), config.freeze
-            )
+            ReadyOps(_encoder(config), config.width, config.alpha, config.hidden, len(FEATURES), config.freeze)
         )
     return network(Priorities(encoder=_encoder(config), width=config.width, alpha=config.alpha))
 
