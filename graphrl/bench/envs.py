@@ -170,7 +170,7 @@ def _egrl(env: Any, seed: int) -> Policy:
 
 
 def _topoformer(env: Any, seed: int) -> Policy:
-    config = dataclasses.replace(TopoformerPolicy.settings(), decoder="priorities")  # one call decides the episode
+    config = TopoformerPolicy.settings()
     params = TopoformerPolicy.initial(config, jax.random.key(seed))
 
     def prepare(keys: jax.Array, batch: Any, _: Any) -> jax.Array:

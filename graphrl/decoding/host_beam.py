@@ -60,6 +60,7 @@ class Beam(NamedTuple):
     place: Any  # [w n] int32
     parents: Any  # [n w] int32, of the states at every step
     ops: Any  # [n w] int32
+    table: Any  # int32, hash table of candidates by their ops; a power of two, at least 2 w n
     end: int
 
 
@@ -89,6 +90,9 @@ def _beam(memory: int, width: int, n: int, stride: int) -> Beam:
     place = parent + 4 * width * n
     parents = place + 4 * width * n
     ops = parents + 4 * width * n
+    table, entries = ops + 4 * width * n, integer(2)
+    while entries < 2 * width * n:
+        entries *= 2
     return Beam(
         memory,
         stride,
@@ -102,7 +106,8 @@ def _beam(memory: int, width: int, n: int, stride: int) -> Beam:
         array(place, width * n, I32),
         array(parents, width * n, I32),
         array(ops, width * n, I32),
-        ops + 4 * width * n,
+        array(table, entries, I32),
+        table + 4 * entries,
     )
 
 
@@ -185,16 +190,22 @@ def _hash(op: int) -> Any:
 @inlined
 def _collapse(beam: Beam, candidates: int) -> None:
     """Of candidates with the same ops keeps the one of lowest peak; if equal, the more probable or earlier one."""
+    mask = np.uint64(len(beam.table) - 1)
+    for slot in range(len(beam.table)):
+        beam.table[slot] = -1
     for i in range(candidates):
-        for j in range(i):
-            if beam.hashes[i] == beam.hashes[j] and beam.scores[j] > -np.inf:
-                is_better = beam.peaks[i] < beam.peaks[j] or (
-                    beam.peaks[i] == beam.peaks[j] and beam.scores[i] > beam.scores[j]
-                )
-                if is_better:
-                    beam.scores[j] = -np.inf
-                else:
-                    beam.scores[i] = -np.inf
+        slot = beam.hashes[i] & mask
+        while beam.table[slot] >= 0 and beam.hashes[beam.table[slot]] != beam.hashes[i]:
+            slot = (slot + np.uint64(1)) & mask
+        other = beam.table[slot]
+        beam.table[slot] = i
+        if other >= 0:
+            same = beam.peaks[i] == beam.peaks[other]
+            if beam.peaks[i] < beam.peaks[other] or (same and beam.scores[i] > beam.scores[other]):
+                beam.scores[other] = -np.inf
+            else:
+                beam.scores[i] = -np.inf
+                beam.table[slot] = other
 
 
 def host_beam(graph: PaddedGraph, usage: Usage, head: Head, width: int) -> tuple[jax.Array, jax.Array]:

@@ -9,7 +9,7 @@ from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.networks.topological_attention import EncoderName, encoder
 
 Baseline = Literal["leave-one-out", "greedy-rollout"]
-Decoder = Literal["sequential", "priorities", "autoregressive"]
+Decoder = Literal["priorities", "sequential", "autoregressive"]
 Precision = Literal["float32", "bfloat16"]
 
 MAX_HEADS = 256  # maximum number on one of the encoder's graphs
@@ -23,9 +23,9 @@ class TopoformerConfig:
 
     Attributes:
       encoder: "topoformer" (the seven graphs of section 4.1) or one of section 5.3's others.
-      decoder: "sequential" (one call of the network per graph, then a perceptron at every step, which also sees the
-        memory of the plan so far: ours), "priorities" (the call alone, section 4.2) or "autoregressive" (a small
-        network is called at every step, appendix B).
+      decoder: "priorities" (one call of the network per graph, section 4.2), "sequential" (the same, then a perceptron
+        at every step, which also sees the memory of the plan so far: ours, of the policy that ships) or
+        "autoregressive" (a small network is called at every step, appendix B).
       layers: number of attention layers.
       width: width of all vectors and hidden layers.
       heads: number of heads on each of the encoder's graphs; or one number per graph, some of which may be 0, in the
@@ -54,7 +54,7 @@ class TopoformerConfig:
     """
 
     encoder: EncoderName = "topoformer"
-    decoder: Decoder = "sequential"
+    decoder: Decoder = "priorities"
     layers: int = 3
     width: int = 64
     heads: int | tuple[int, ...] = 2
@@ -92,6 +92,8 @@ class TopoformerConfig:
             above_zero=("alpha", "learning_rate", "decay", "max_grad_norm", "clip"),
             options=names,
         )
+        if self.freeze and self.decoder != "sequential":
+            raise ProblemError(f"freeze is True: decoder must be 'sequential', and is {self.decoder!r}")
         if isinstance(self.heads, tuple):
             encoder(self.encoder, heads=self.heads)  # raises if the numbers do not fit the encoder's graphs
             if max(self.heads) > MAX_HEADS:
