@@ -200,7 +200,7 @@ class Policy(agent.Policy[TopoformerConfig]):
         policy = cls.load(path)
         if (config.decoder, policy.config.decoder) != ("sequential", "priorities"):
             return super().load_params(path, config)
-        priorities = dataclasses.replace(config, decoder="priorities")
+        priorities = dataclasses.replace(config, decoder="priorities", freeze=False)
         params = super().load_params(path, priorities)
         return cls.initial(config, jax.random.key(0)) | params | {"scale": np.float32(1)}
 
