@@ -24,7 +24,7 @@ from graphrl.agents.regal.instances import make_instances as make_regal_instance
 from graphrl.agents.regal.network import Policy as RegalPolicy
 from graphrl.agents.regal.proposers import proposer
 from graphrl.agents.topoformer.network import Policy as TopoformerPolicy
-from graphrl.agents.topoformer.network import priorities
+from graphrl.agents.topoformer.network import call_once
 from graphrl.bench.cases import random_graphs
 from graphrl.costs.maps.chip import find_chip
 from graphrl.costs.maps.problem import map_problem
@@ -175,7 +175,7 @@ def _topoformer(env: Any, seed: int) -> Policy:
 
     def prepare(keys: jax.Array, batch: Any, _: Any) -> jax.Array:
         # one Gumbel number an op samples a whole order: the ready op of the largest sum is next
-        values = priorities(config, params, batch)
+        values = call_once(config, params, batch)
         return values + jax.vmap(lambda key: jax.random.gumbel(key, values.shape[1:]))(keys)
 
     def act(keys: jax.Array, values: jax.Array, observation: Any) -> jax.Array:

@@ -11,7 +11,7 @@ squares, determine a and b. 64-bit Zobrist hashes of the sets detect any other d
 thus finds all equal candidates.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax import lax
 
 from graphrl.decoding import memory
 from graphrl.decoding.memory import GraphBuffers, Memory
-from graphrl.decoding.rollout import Context, Logits, Rollout, masked_log_softmax, releases, waits
+from graphrl.decoding.rollout import STATELESS, Context, Logits, Rollout, Tracker, masked_log_softmax, releases, waits
 from graphrl.graphs.padding import PaddedGraph
 
 WIDTH = 16  # the paper's width
@@ -48,6 +48,7 @@ class _States(NamedTuple):
     total: jax.Array  # [g, w] int32, sum of the indices of the ops that have run
     squares: jax.Array  # [g, w] int32, sum of their squares, modulo 2^32
     hash: jax.Array  # [g, w, 2] uint32, Zobrist hash of the ops that have run
+    track: Any  # [g, w, ...], the policy's own state
 
 
 def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollout:
@@ -64,14 +65,15 @@ def beam(graph: PaddedGraph, priorities: jax.Array, width: int = WIDTH) -> Rollo
     return beam_with(graph, lambda _: priorities[:, None], width)
 
 
-def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout:
+def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH, tracker: Tracker = STATELESS) -> Rollout:
     """Does the same as `beam` with a policy that is called at every step, for w orders of each graph."""
     tables = _make_tables(graph)
     g, n = tables.need.shape
 
     def step(states: _States, index: jax.Array) -> tuple[_States, tuple[jax.Array, jax.Array]]:
         ready = states.waits == 0
-        log_probs = masked_log_softmax(logits(Context(index, states.first, states.last, ready)), ready)
+        context = Context(index, states.first, states.last, ready, states.waits, states.track)
+        log_probs = masked_log_softmax(logits(context), ready)
         scores = _collapse(tables, states, states.score[..., None] + log_probs)
         score, best = lax.top_k(scores.reshape(g, -1), width)
         parent, op = best // n, best % n
@@ -80,9 +82,9 @@ def beam_with(graph: PaddedGraph, logits: Logits, width: int = WIDTH) -> Rollout
         parent = jnp.where(done, jnp.arange(width, dtype=jnp.int32)[None], parent)
         score = jnp.where(done, states.score, score)
         op = jnp.where(done | (score == -jnp.inf), n, op)
-        return _expand(tables, states, parent, op, score, index), (parent, op)
+        return _expand(tables, states, tracker, parent, op, score, index), (parent, op)
 
-    states, (parents, ops) = lax.scan(step, _start(tables, width), jnp.arange(n, dtype=jnp.int32))
+    states, (parents, ops) = lax.scan(step, _start(tables, tracker, width), jnp.arange(n, dtype=jnp.int32))
     return _best(states, parents, ops)
 
 
@@ -99,7 +101,7 @@ def _make_tables(graph: PaddedGraph) -> _Tables:
     return _Tables(graph, buffers, releases(graph), matrix[..., :t], need, jnp.asarray(hashes))
 
 
-def _start(tables: _Tables, width: int) -> _States:
+def _start(tables: _Tables, tracker: Tracker, width: int) -> _States:
     at_first = waits(tables.graph)
     g, n = at_first.shape
 
@@ -117,6 +119,7 @@ def _start(tables: _Tables, width: int) -> _States:
         total=zero,
         squares=zero,
         hash=jnp.zeros((g, width, 2), jnp.uint32),
+        track=tracker.start(width),
     )
 
 
@@ -174,7 +177,13 @@ def _saved_bytes(tables: _Tables, states: _States) -> jax.Array:
 
 
 def _expand(
-    tables: _Tables, states: _States, parent: jax.Array, op: jax.Array, score: jax.Array, step: jax.Array
+    tables: _Tables,
+    states: _States,
+    tracker: Tracker,
+    parent: jax.Array,
+    op: jax.Array,
+    score: jax.Array,
+    step: jax.Array,
 ) -> _States:
     """Runs `op` in the states `parent`, both `[g, w]`, and returns the new states; op n leaves a state unchanged."""
     of_graph = jnp.arange(len(parent), dtype=jnp.int32)[:, None]
@@ -183,6 +192,7 @@ def _expand(
     read = tables.reads[of_graph, op].astype(jnp.int32)
     run = jax.vmap(memory.run, (None, None, 0, 0, 0))
     number = jnp.where(op < n, op, 0)
+    context = Context(step, before.first, before.last, before.waits == 0, before.waits, before.track)
     return _States(
         waits=before.waits - tables.releases[of_graph, op],
         memory=jax.vmap(run)(tables.graph, tables.buffers, before.memory, op, read),
@@ -192,6 +202,7 @@ def _expand(
         total=before.total + number,
         squares=before.squares + number * number,
         hash=before.hash ^ tables.hashes[op],
+        track=tracker.advance(context, op),
     )
 
 

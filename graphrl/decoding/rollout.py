@@ -25,7 +25,7 @@ copies).
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -112,9 +112,21 @@ class Context(NamedTuple):
     first: jax.Array  # [g, s] int32, the first op; n before the first step
     last: jax.Array  # [g, s] int32, the last op; n before the first step
     ready: jax.Array  # [g, s, n] bool, the ops to choose from; all False after the last op
+    waits: jax.Array  # [g, s, n] int16, number of inputs that an op waits for, see `releases`
+    track: Any  # the policy's own state, see `Tracker`
 
 
 Logits = Callable[[Context], jax.Array]  # -> [g, s, n] float32; values at ops that are not ready are ignored
+
+
+class Tracker(NamedTuple):
+    """A policy's own state during decoding."""
+
+    start: Callable[[int], Any]  # s -> arrays [g, s, ...] before the first step
+    advance: Callable[[Context, jax.Array], Any]  # (context, the chosen ops [g, s] int32) -> the same after a step
+
+
+STATELESS = Tracker(lambda samples: None, lambda context, op: None)
 _Choice = Callable[[jax.Array, jax.Array], jax.Array]  # step, log-probabilities [g, s, n] -> ops [g, s] int32
 
 
@@ -123,9 +135,12 @@ class _RolloutState(NamedTuple):
     first: jax.Array  # [g, s] int32
     last: jax.Array  # [g, s] int32
     log_prob: jax.Array  # [g, s] float32
+    track: Any
 
 
-def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = None, samples: int = 1) -> Rollout:
+def rollout_with(
+    graph: PaddedGraph, logits: Logits, keys: jax.Array | None = None, samples: int = 1, tracker: Tracker = STATELESS
+) -> Rollout:
     """Decodes orders by calling a policy at each step: takes the op of highest logit or, with keys, samples an op.
 
     Args:
@@ -133,6 +148,7 @@ def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = No
       logits: the policy.
       keys: `[g]` typed keys: a graph's orders are a function of its own key. None decodes greedily, all s orders equal.
       samples: s, number of orders per graph. Static.
+      tracker: the policy's own state.
 
     Returns:
       Arrays of leading shape `[g, s]`.
@@ -144,18 +160,18 @@ def rollout_with(graph: PaddedGraph, logits: Logits, keys: jax.Array | None = No
             log_probs = log_probs + jax.vmap(lambda key: jax.random.gumbel(key, log_probs.shape[1:]))(here)
         return jnp.argmax(log_probs, -1).astype(jnp.int32)
 
-    log_prob, order = _run(graph, logits, choose, samples)
+    log_prob, order = _run(graph, logits, tracker, choose, samples)
     return Rollout(order, log_prob, peaks(graph, order))
 
 
-def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array) -> jax.Array:
+def log_prob_with(graph: PaddedGraph, logits: Logits, order: jax.Array, tracker: Tracker = STATELESS) -> jax.Array:
     """Computes the log-probability of complete orders `[g, s, n]` under a policy: `[g, s]` float32.
 
     Differentiable in the values that `logits` depends on. The backward pass recomputes each step, so that the int16
     counters are the only `[n, g, s, n]` array in memory.
     """
     by_step = jnp.moveaxis(order, -1, 0)
-    return _run(graph, logits, lambda step, _: jnp.minimum(by_step[step], order.shape[-1]), order.shape[1])[0]
+    return _run(graph, logits, tracker, lambda step, _: jnp.minimum(by_step[step], order.shape[-1]), order.shape[1])[0]
 
 
 def peaks(graph: PaddedGraph, order: jax.Array) -> jax.Array:
@@ -178,7 +194,9 @@ def on_one_device(graph: PaddedGraph, op_keys: jax.Array) -> Decisions:
     return Decisions(jnp.zeros(op_keys.shape, jnp.int32), op_keys, transfers)
 
 
-def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> tuple[jax.Array, jax.Array]:
+def _run(
+    graph: PaddedGraph, logits: Logits, tracker: Tracker, choose: _Choice, samples: int
+) -> tuple[jax.Array, jax.Array]:
     """Runs `choose` at every step; returns log-probabilities `[g, s]` and orders `[g, s, n]`."""
     matrix, at_first = releases(graph), waits(graph)
     g, n = at_first.shape
@@ -187,7 +205,8 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
 
     def step(state: _RolloutState, index: jax.Array) -> tuple[_RolloutState, jax.Array]:
         ready = state.waits == 0
-        log_probs = masked_log_softmax(logits(Context(index, state.first, state.last, ready)), ready)
+        context = Context(index, state.first, state.last, ready, state.waits, state.track)
+        log_probs = masked_log_softmax(logits(context), ready)
         op = jnp.where(ready.any(-1), choose(index, log_probs), n)
         chosen = jnp.take_along_axis(log_probs, jnp.minimum(op, n - 1)[..., None], -1)[..., 0]
         return _RolloutState(
@@ -195,10 +214,11 @@ def _run(graph: PaddedGraph, logits: Logits, choose: _Choice, samples: int) -> t
             first=jnp.where(index == 0, op, state.first),
             last=jnp.where(op < n, op, state.last),
             log_prob=state.log_prob + jnp.where(op < n, chosen, 0),
+            track=tracker.advance(context, op),
         ), op
 
     begin = jnp.broadcast_to(at_first[:, None], (g, samples, n))
-    state = _RolloutState(begin, no_op, no_op, jnp.zeros((g, samples), jnp.float32))
+    state = _RolloutState(begin, no_op, no_op, jnp.zeros((g, samples), jnp.float32), tracker.start(samples))
     last, order = lax.scan(jax.checkpoint(step), state, jnp.arange(n, dtype=jnp.int32))
     return last.log_prob, jnp.moveaxis(order, 0, -1)
 

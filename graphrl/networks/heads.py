@@ -1,8 +1,8 @@
 """Output heads on the op embeddings of an encoder: logits of the ops' choices, priorities, the value of a graph.
 
 - `ChoiceLogits` and `GraphValue`: REGAL's policy and baseline.
-- `Priorities` and `AutoregressiveDecoder`: Topoformer's decoders; the first runs once per graph, the second at every
-  step.
+- `Priorities`, `ReadyOps` and `AutoregressiveDecoder`: Topoformer's decoders; the first runs once per graph, a small
+  part of the second and all of the third at every step.
 - `OpLogits`: logits of any environment's choices.
 - `SubActionLogits` and `TwinValue`: EGRL's actor and critic, for several choices per op.
 """
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from graphrl.errors import ProblemError
 from graphrl.networks.base import MLP, NEVER, SMALL, GraphObservation, PairObservation, Params, mean_of
 
+FIRST_SCALE = 0.2  # of the priorities of `ReadyOps`
 _CERTAIN = 1e4  # nats: the other options have probability 0 in float32
 
 
@@ -116,6 +117,45 @@ class Priorities(nn.Module):
         """Returns the priorities, `[n]` float32 in nats; values of padding ops are arbitrary."""
         raw = MLP(self.width, 1, name="priority")(self.encoder(observation))[:, 0]
         return normalise(raw, observation.mask, self.alpha)
+
+
+class ReadyOps(nn.Module):
+    """The head of `decoding/sequential.py`: `Priorities`, and a perceptron that also sees features of every step.
+
+    The priorities are multiplied by a learned scale, which is small at first: else untrained priorities decide alone.
+
+    Attributes:
+      encoder: observation -> `[n, w]`.
+      width: width of the priorities' hidden layer.
+      alpha: standard deviation of the priorities.
+      hidden: h, width of the perceptron's hidden layer.
+      features: F, number of features of an op at a step.
+      freeze: True stops gradients to encoder and priorities.
+    """
+
+    encoder: nn.Module
+    width: int
+    alpha: float
+    hidden: int
+    features: int
+    freeze: bool = False
+
+    @nn.compact
+    def __call__(self, observation: PairObservation) -> tuple[jax.Array, ...]:
+        """Returns the priorities `[n]`, each op's part of the hidden layer `[n, h]`, the features' weights `[F, h]` and
+        the last layer's `[h]`: float32. Values of padding ops are arbitrary.
+        """
+        nodes = self.encoder(observation)
+        raw = MLP(self.width, 1, name="priority")(nodes)[:, 0]
+        if self.freeze:
+            nodes, raw = jax.lax.stop_gradient((nodes, raw))
+        scale = self.param("scale", nn.initializers.constant(FIRST_SCALE), ())
+        return (
+            scale * normalise(raw, observation.mask, self.alpha),
+            nn.Dense(self.hidden, name="hidden")(nodes),
+            self.param("features", nn.initializers.lecun_normal(), (self.features, self.hidden)),
+            self.param("out", nn.initializers.normal(0.1), (self.hidden,)),
+        )
 
 
 def normalise(priorities: jax.Array, mask: jax.Array, alpha: float = 5.0) -> jax.Array:

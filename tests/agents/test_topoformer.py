@@ -124,6 +124,24 @@ def test_training_goes_on_from_a_policy(tmp_path: Path) -> None:
         Policy.load_params(str(tmp_path / "p"), dataclasses.replace(SMALL, width=16))
 
 
+def test_a_policy_of_priorities_starts_one_that_sees_memory(tmp_path: Path) -> None:
+    """Only what is called at every step is trained then, if the rest is to keep its parameters."""
+    params = jax.tree.map(np.asarray, jax.jit(functools.partial(Policy.initial, SMALL))(jax.random.key(5)))
+    Policy(SMALL, params).save(tmp_path / "p")
+    config = dataclasses.replace(SMALL, decoder="sequential", freeze=True)
+    started = Policy.load_params(str(tmp_path / "p"), config)
+    assert Policy.fits(started, config)
+    assert all(same(started[name], params[name]) for name in params)
+    first = jax.tree.map(np.array, started)  # the update donates its memory
+    functions = learner(config)
+    state, _ = functions.update(functions.init(jax.random.key(0), started), jax.random.key(1), graphs())
+    after = state.params["policy"]
+    changed = {name for name in after if not same(after[name], first[name])}
+    assert changed == {"scale", "hidden", "features", "out"}
+    with pytest.raises(ProblemError, match="has another network: encoder and sizes must be equal"):
+        Policy.load_params(str(tmp_path / "p"), dataclasses.replace(config, width=16))
+
+
 def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
     def shape(*settings: str) -> tuple[int, ...]:
         """Shape of the first layer's queries: width, heads with separate parameters, width of a head."""
@@ -145,6 +163,8 @@ def test_heads_of_each_graph_and_tied_ones_come_from_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
+        ({"hidden": 0}, "hidden is 0: must be an integer from 1 to 256"),
+        ({"freeze": True}, "freeze is True: decoder must be 'sequential', and is 'priorities'"),
         ({"layers": 0}, "layers is 0: must be an integer from 1 to 64"),
         ({"alpha": 0.0}, "alpha is 0.0: must be a number above 0"),
         ({"baseline": "mean"}, "baseline is 'mean': must be one of leave-one-out, greedy-rollout"),

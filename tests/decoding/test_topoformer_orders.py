@@ -20,7 +20,7 @@ ORDERS = [padded_orders(list(all_orders(graph)), SIZES.ops) for graph in GRAPHS]
 MOST = max(map(len, ORDERS))
 SAMPLES = 4000
 Found = tuple[Rollout, Rollout, Rollout, np.ndarray, np.ndarray]
-DECODERS: tuple[Decoder, ...] = ("priorities", "autoregressive")
+DECODERS: tuple[Decoder, ...] = ("sequential", "priorities", "autoregressive")
 
 
 @functools.cache

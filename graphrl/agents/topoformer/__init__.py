@@ -1,1 +1,3 @@
-"""Topoformer: one network call gives priorities of all ops, which determine their order (NeurIPS 2022)."""
+"""Topoformer: one network call per graph gives priorities of all ops, which a decoder converts to an order (NeurIPS
+2022); ours also sees the memory of the order so far.
+"""

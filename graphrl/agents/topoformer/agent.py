@@ -1,6 +1,6 @@
 """Topoformer as an agent of the training loop, and as methods that order the ops of one device.
 
-A trained policy is called once per graph; a decoder converts its priorities to orders.
+A trained policy's network is called once per graph; a decoder converts its outputs to orders.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from graphrl.agents.topoformer.config import PROBLEM
 from graphrl.agents.topoformer.learner import learner
 from graphrl.agents.topoformer.network import Decoding, Policy
 from graphrl.decoding.host import orders_of_lanes
+from graphrl.decoding.host_beam import sequential_beam
+from graphrl.decoding.host_sequential import sequential_gradient, sequential_orders
 from graphrl.envs.graph_environment import stacked
 from graphrl.envs.ordering import make_instance, make_instances
 from graphrl.errors import ProblemError
@@ -40,7 +42,7 @@ AGENT = Agent(
         fresh=True,
     ),
     schedule=Schedule(steps=14_000, validate_every=250, checkpoint_every=250),
-    calls=(orders_of_lanes,),
+    calls=(orders_of_lanes, sequential_orders, sequential_gradient, sequential_beam),
 )
 
 
@@ -57,7 +59,7 @@ STARTS = 2
 
 @batch_solver(
     "topoformer",
-    "the best of the orders that a trained policy's priorities make",
+    "the best of the orders that a trained policy makes",
     one_device=True,
     digest=Policy.digest_of,
 )

@@ -7,15 +7,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from graphrl.agents.topoformer.config import TopoformerConfig
+from graphrl.decoding import sequential
 from graphrl.decoding.beam import beam, beam_with
 from graphrl.decoding.likelihood import log_prob
+from graphrl.decoding.op_features import FEATURES, Head
 from graphrl.decoding.rollout import Context, Logits, Rollout, greedy, log_prob_with, rollout_with, sample
 from graphrl.envs.ordering import OrderingInstance, make_instance
 from graphrl.graphs.padding import PaddedGraph
 from graphrl.networks.base import Network, network
-from graphrl.networks.heads import AutoregressiveDecoder, Prepared, Priorities, Stepwise, stepwise
+from graphrl.networks.heads import AutoregressiveDecoder, Prepared, Priorities, ReadyOps, Stepwise, stepwise
 from graphrl.networks.topological_attention import TopologicalEncoder, encoder
 from graphrl.training import agent
 
@@ -56,6 +59,26 @@ class Orders:
 
 
 @dataclasses.dataclass(frozen=True)
+class SequentialOrders:
+    """As `Orders`, for choices that depend on the memory of the plan so far (`decoding.sequential`)."""
+
+    graph: PaddedGraph
+    head: Head
+
+    def greedy(self) -> Rollout:
+        return jax.tree.map(lambda x: x[:, 0], sequential.rollout(self.graph, self.head))
+
+    def sample(self, keys: jax.Array, count: int) -> Rollout:
+        return sequential.rollout(self.graph, self.head, keys, count)
+
+    def beam(self, width: int) -> Rollout:
+        return sequential.beam(self.graph, self.head, width)
+
+    def log_prob(self, order: jax.Array) -> jax.Array:
+        return sequential.log_prob(self.graph, self.head, order)
+
+
+@dataclasses.dataclass(frozen=True)
 class AutoregressiveOrders:
     """As `Orders`, for a network that is called at every step (appendix B)."""
 
@@ -88,24 +111,30 @@ class AutoregressiveOrders:
         return logits
 
 
-def orders(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> Orders | AutoregressiveOrders:
+def orders(
+    config: TopoformerConfig, params: Any, batch: OrderingInstance
+) -> Orders | SequentialOrders | AutoregressiveOrders:
     """Returns the distribution over orders of a batch of instances under a policy with these parameters."""
+    if config.decoder == "sequential":
+        priority, hidden, kernel, out = call_once(config, params, batch)
+        return SequentialOrders(batch.graph, Head(priority, hidden, kernel[0], out[0]))
     if config.decoder == "autoregressive":
         network = _stepwise(config)
         prepared = _map_graphs(functools.partial(network.prepare, params), batch)
         return AutoregressiveOrders(batch.graph, network, params, prepared)
-    return Orders(batch.graph, priorities(config, params, batch))
+    return Orders(batch.graph, call_once(config, params, batch))
 
 
-def priorities(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> jax.Array:
-    """Computes priorities `[g, n]` float32 for a batch of instances; requires the decoder "priorities"."""
-    values: jax.Array = _map_graphs(functools.partial(_non_autoregressive(config).apply, params), batch)
-    return values
+def call_once(config: TopoformerConfig, params: Any, batch: OrderingInstance) -> Any:
+    """Computes priorities `[g, n]` float32 for a batch of instances or, for the decoder "sequential", the outputs of
+    `ReadyOps`, each with a leading axis g. The decoder "autoregressive" has no such network.
+    """
+    return _map_graphs(functools.partial(_once(config).apply, params), batch)
 
 
 def initial(config: TopoformerConfig, key: jax.Array, instance: OrderingInstance) -> Any:
     """Initialises the parameters, whose shapes are the same for every instance."""
-    network = _stepwise(config) if config.decoder == "autoregressive" else _non_autoregressive(config)
+    network = _stepwise(config) if config.decoder == "autoregressive" else _once(config)
     return network.init(key, _observe(instance))
 
 
@@ -124,7 +153,12 @@ def _observe(instance: OrderingInstance) -> Observation:
     return Observation(jnp.asarray(instance.nodes), jnp.asarray(instance.relation), mask)
 
 
-def _non_autoregressive(config: TopoformerConfig) -> Network:
+def _once(config: TopoformerConfig) -> Network:
+    """Creates the network that is called once per graph."""
+    if config.decoder == "sequential":
+        return network(
+            ReadyOps(_encoder(config), config.width, config.alpha, config.hidden, len(FEATURES), config.freeze)
+        )
     return network(Priorities(encoder=_encoder(config), width=config.width, alpha=config.alpha))
 
 
@@ -159,6 +193,16 @@ class Policy(agent.Policy[TopoformerConfig]):
     def initial(config: TopoformerConfig, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
         return initial(config, key, make_instance(agent.tiny_graph()))
+
+    @classmethod
+    def load_params(cls, path: str, config: TopoformerConfig) -> Any:
+        """See `training.agent.Policy`. A policy of decoder "priorities" also starts one of "sequential"."""
+        policy = cls.load(path)
+        if (config.decoder, policy.config.decoder) != ("sequential", "priorities"):
+            return super().load_params(path, config)
+        priorities = dataclasses.replace(config, decoder="priorities", freeze=False)
+        params = super().load_params(path, priorities)
+        return cls.initial(config, jax.random.key(0)) | params | {"scale": np.float32(1)}
 
     def rollout(self, batch: OrderingInstance, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:
         """Decodes orders for a batch of instances.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 
-from graphrl.agents.topoformer.network import Policy, priorities
+from graphrl.agents.topoformer.network import Policy, call_once
 from graphrl.envs.ordering import make_instances
 from graphrl.errors import GraphrlError
 from graphrl.files import quote_path
@@ -66,7 +66,13 @@ def _ablation(settings: Settings, title: str, variants: Mapping[str, Sequence[st
 def _table(settings: Settings, title: str, names: Sequence[str], contest: Contest, ops: int) -> Table:
     by_label = scores(contest)
     lines = [
-        _cells(name, decode, by_label[f"{decode}, {name}"], contest, PAPER[name][i] if ops == 500 else None)
+        _cells(
+            name,
+            decode,
+            by_label[f"{decode}, {name}"],
+            contest,
+            PAPER[name][i] if ops == 500 and name in PAPER else None,
+        )
         for name in names
         for i, decode in enumerate(DECODED)
     ]
@@ -191,7 +197,7 @@ def inference(settings: Settings) -> Iterator[Table]:
 
 
 def _measured(graph: ComputationGraph, policy: Policy, settings: Settings) -> Measured:
-    network = jax.jit(lambda batch: priorities(policy.config, policy.params, batch))
+    network = jax.jit(lambda batch: call_once(policy.config, policy.params, batch))
     batch = make_instances([graph])
     first = call_seconds(_solving(graph, DECODED["greedy"], settings))
     greedy, sampled, beam = (median_seconds(_solving(graph, method, settings)) for method in DECODED.values())

@@ -33,12 +33,14 @@ TRAINING = 5_000  # seeds of layered graphs from here on are for training
 OURS = "topoformer"
 # row of the table -> settings of training
 ENCODERS: dict[str, tuple[str, ...]] = {
-    name: (f"agent.encoder={name}",) for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
+    name: (f"agent.encoder={name}", "agent.decoder=priorities")
+    for name in ("mlp", "transformer", "gat", "gat-both", "topoformer-dag", OURS)
 }
 DECODERS: dict[str, tuple[str, ...]] = {
     "gat + autoregressive": ("agent.encoder=gat", "agent.decoder=autoregressive"),
     "topoformer + autoregressive": (f"agent.encoder={OURS}", "agent.decoder=autoregressive"),
     OURS: ENCODERS[OURS],
+    "topoformer + sequential": (f"agent.encoder={OURS}", "agent.decoder=sequential"),
 }
 # settings of a training that only shows that everything works
 QUICK = (
