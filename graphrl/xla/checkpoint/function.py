@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import register_exclusion
+from jax.sharding import AbstractMesh, Mesh
 from jax.tree_util import Partial
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.roofline import Chip
+from graphrl.graphs.roofline import Chip, Interconnect
 from graphrl.process import pause_gc
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
@@ -63,6 +64,9 @@ def checkpoint(
     seed: int = 0,
     cache: bool = True,
     verify: bool | Compiler = False,
+    in_shardings: Any = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    link: str | Interconnect | Mapping[str, str | Interconnect] | None = None,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Any:
@@ -123,7 +127,7 @@ def checkpoint(
         `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
         symbolic dimensions allow.
     """
-    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify)
+    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify, in_shardings, mesh, link)
     static = Static.of(static_argnums, static_argnames)
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings, static)
@@ -264,7 +268,7 @@ class CheckpointedFunction(Decorated):
         if keep:
             self._traced[key] = traced
         leaves = [*tracers, *leaves]
-        built = self._built_for(closed.jaxpr, lifted, leaves, (traced, structure) if keep else None)
+        built = self._built_for(closed.jaxpr, lifted, leaves, structure, traced if keep else None)
         planned = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[planned.fingerprint] = planned  # now the most recent
         for kept in (self._traced, self._built):
@@ -275,17 +279,28 @@ class CheckpointedFunction(Decorated):
         return results.func(built.run(*leaves))
 
     def _built_for(
-        self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
+        self,
+        jaxpr: Any,
+        closed: core.ClosedJaxpr,
+        leaves: Sequence[Any],
+        structure: Any,
+        kept: Callable[..., Any] | None,
     ) -> "_Built":
-        """Plans a traced call, and returns the function to run for it; `closed` is the jaxpr after `lift_tracers`.
+        """Plans a traced call, and returns the function to run for it.
 
-        If `kept` is given (the traced function, and the structure of the call), the function is jitted and stored for
-        later calls.
+        Args:
+          jaxpr: the traced call.
+          closed: the same after `lift_tracers`.
+          leaves: its arguments.
+          structure: pytree structure of the call.
+          kept: the traced function, if the result is to be jitted and stored for later calls.
         """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
             return self._built[key]
-        program = program_of(closed)
+        layout = self._settings.layout(closed.in_avals)
+        arguments = () if layout is None else self._settings.arguments(layout, structure, closed.in_avals)
+        program = program_of(closed, layout, arguments)
         planned = self._plan_of(program, key[1])
 
         def run(*leaves: Any) -> list[Any]:
@@ -294,7 +309,7 @@ class CheckpointedFunction(Decorated):
         if kept is None:
             return _Built(jaxpr, planned, run)
         # without a jit around, loops would compile each time that they are differentiated
-        self._built[key] = _Built(jaxpr, planned, _jitted(run, *kept))
+        self._built[key] = _Built(jaxpr, planned, _jitted(run, kept, structure))
         return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
