@@ -124,6 +124,11 @@ def pinned(gather: Any, operand: Any) -> Any:
     return _GATHERED.bind(operand, **{**gather.params, "pinned": True})
 
 
+def with_sharded_gradient(value: Any, sharding: Any) -> Any:
+    """Returns a value whose gradient has the sharding, which the value has already."""
+    return _GATHERED.bind(value, sharding=sharding, back=sharding, pinned=True)
+
+
 def _constrained(value: Any, *, sharding: Any, pinned: bool, **_: Any) -> Any:
     return jax.lax.with_sharding_constraint(value, sharding) if pinned else value
 

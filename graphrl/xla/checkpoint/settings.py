@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_abstract_mesh
 
 from graphrl.errors import ArgumentError, ProblemError
 from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, LINKS, Chip, Interconnect, find_chip, find_link
@@ -153,7 +153,7 @@ class Settings:
         )
         if mesh is None:
             typed = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in avals)
-            meshes = [each for each in typed if each is not None and not each.empty]
+            meshes = [each for each in (*typed, get_abstract_mesh()) if each is not None and not each.empty]
             mesh = next(iter(meshes), None)
             if self.in_shardings is None and (mesh is None or set(mesh.axis_types) == {AxisType.Auto}):
                 return None  # automatic axes, of which types show nothing

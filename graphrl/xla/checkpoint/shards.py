@@ -67,6 +67,11 @@ class Layout:
     def sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in spec)))
 
+    @property
+    def is_automatic(self) -> bool:
+        """True if XLA decides on shardings: if no axis of the mesh is in types or in a `shard_map`."""
+        return {*self.mesh.axis_types} == {AxisType.Auto}
+
     def seconds(self, axes: Iterable[str], moved: float) -> float:
         """Returns the seconds in which each device sends `moved` bytes over the slowest link of the axes."""
         links = [self.links[axis] for axis in axes]
