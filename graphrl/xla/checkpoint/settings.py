@@ -185,7 +185,7 @@ class Settings:
         if _is_sharding(self.in_shardings):
             prefix = [self.in_shardings or PartitionSpec()] * len(args)
         try:
-            given = jax.tree.leaves(jax.tree.broadcast(list(prefix), args, is_leaf=_is_sharding), is_leaf=_is_sharding)
+            given = jax.tree.leaves(jax.tree.broadcast(list(prefix), list(args), is_leaf=_is_sharding), is_leaf=_is_sharding)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise ProblemError(f"in_shardings do not fit the positional arguments, as in jax.jit: {reason}") from error

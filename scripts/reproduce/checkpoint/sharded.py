@@ -30,7 +30,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.shards import Shards, replicated
 from graphrl.xla.topology import compile_for, concrete_mesh
-from reproduce.checkpoint.measured import CHIP, LIMITS, NONE, POLICIES, Settings
+from reproduce.checkpoint.measured import CHIP, LIMITS, MATCHED, NONE, POLICIES, SHARDED, TIMED, Settings
 from reproduce.gpu_compile import memory_of
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import images, language
@@ -39,9 +39,8 @@ from reproduce.results import Table
 
 DEVICES = 8
 TOLERANCE = 1e-6  # of the largest number
-RULES = ("nothing saveable", "dots saveable", "dots without batch saveable")
-MATCHED = {f"graphrl as slow as {rule}": rule for rule in RULES}
-METHODS = (NONE, *RULES, *LIMITS, *MATCHED)
+POLICY_OF = {f"{name}, a layer": policy for name, policy in POLICIES.items() if f"{name}, a layer" in TIMED}
+METHODS = (NONE, *TIMED, *LIMITS, *MATCHED)
 SHARES = (0.6, 0.4, 0.25)  # of jax's own temporaries, as budgets
 KEEPING = (0.5, 0.25)  # of what jax keeps, for values on CPUs
 Split = Callable[[str, tuple[int, ...]], P]  # path and shape of a weight -> how it is split
@@ -81,26 +80,31 @@ _TEXT = {"batch": 16, "depth": 8, "width": 2048, "heads": 16, "tokens": 1024, "w
 _SMALL_TEXT = {"batch": 8, "depth": 3, "width": 32, "heads": 4, "tokens": 8, "words": 64}
 _LLAMA = {**_TEXT, "groups": 4, "hidden": 5632}, {**_SMALL_TEXT, "groups": 4, "hidden": 48}
 PROGRAMS = {
-    "transformer, fully sharded": Kind(
+    SHARDED[0]: Kind(
         language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}, _ALL, _fully
     ),
-    "Llama, fully sharded": Kind(language.llama, *_LLAMA, _ALL, _fully),
-    "Llama, tensor parallel 2 x 4": Kind(language.llama, *_LLAMA, _MESH, _tensor),
-    "mixture of experts, expert parallel": Kind(
+    SHARDED[1]: Kind(language.llama, *_LLAMA, _ALL, _fully),
+    SHARDED[2]: Kind(language.llama, *_LLAMA, _MESH, _tensor),
+    SHARDED[3]: Kind(
         language.mixture_of_experts,
         {**_TEXT, "batch": 64, "depth": 4, "width": 1024, "tokens": 512, "words": 8192, "experts": 8},
         {**_SMALL_TEXT, "experts": 8}, _ALL, _experts,
     ),
-    "vision transformer, data parallel": Kind(
+    SHARDED[4]: Kind(
         images.vision_transformer,
         {"batch": 256, "side": 224, "patch": 16, "depth": 8, "width": 384, "heads": 6},
         {"batch": 8, "side": 8, "patch": 4, "depth": 3, "width": 16, "heads": 2}, _ALL, lambda path, shape: P(),
     ),
-    "U-Net, data parallel": Kind(
+    SHARDED[5]: Kind(
         images.u_net, {"batch": 128, "side": 64, "widths": (64, 128, 256)}, {"batch": 8, "side": 8, "widths": (8,)},
         _ALL, lambda path, shape: P(),
     ),
 }  # fmt: skip
+
+
+def selected(settings: Settings) -> tuple[str, ...]:
+    """Returns the programs to measure."""
+    return tuple(name for name in (SHARDED[:1] if settings.quick else SHARDED) if name in (settings.programs or SHARDED))
 
 
 class Sharded(NamedTuple):
@@ -156,30 +160,30 @@ def build(name: str, *, small: bool, chip: str | None) -> Sharded:
     return Sharded(program, mesh, (of_params, *of_inputs), wrap)
 
 
-def _gradient(settings: Settings, name: str, sharded: Sharded, method: str) -> Any:
-    """Returns the gradient function under a method."""
+def _gradient(sharded: Sharded, method: str, slowdown: float | None) -> Any:
+    """Returns the gradient function under a method; `slowdown` is the limit of graphrl's."""
     if method == NONE:
         return jax.value_and_grad(sharded.loss(undecorated))
-    if method in RULES:
-        return jax.value_and_grad(sharded.loss(functools.partial(jax.checkpoint, policy=POLICIES[method])))
-    limit = LIMITS.get(method)
-    if limit is None:
-        own, whole = (_figures(settings, name, each) for each in (MATCHED[method], NONE))
-        if own is None or whole is None:
-            raise GraphrlError(f"no figures of {MATCHED[method]}")
-        limit = own["seconds"] / whole["seconds"] - 1
-    return jax.value_and_grad(sharded.own(slowdown=min(limit, 1.0)))
+    if method in TIMED:
+        return jax.value_and_grad(sharded.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[method])))
+    return jax.value_and_grad(sharded.own(slowdown=slowdown, cache=False))
 
 
 def _figures(settings: Settings, name: str, method: str) -> Figures | None:
     """Returns XLA's bytes of a gradient on one device, and its estimated seconds with collectives."""
     key = {"what": "sharded", "program": name, "method": method, "size": settings.size}
-    return settings.measurements.get(key, functools.partial(_compiled, settings, name, method))
+    slowdown = LIMITS.get(method)
+    if method in MATCHED:
+        own, whole = (_figures(settings, name, each) for each in (MATCHED[method], NONE))
+        if own is None or whole is None:
+            return None
+        slowdown = min(own["seconds"] / whole["seconds"] - 1, 1.0)
+    return settings.measurements.get(key, functools.partial(_compiled, settings, name, method, slowdown))
 
 
-def _compiled(settings: Settings, name: str, method: str) -> Figures:
+def _compiled(settings: Settings, name: str, method: str, slowdown: float | None) -> Figures:
     sharded = build(name, small=settings.quick, chip=CHIP)
-    gradient, started = _gradient(settings, name, sharded, method), time.perf_counter()
+    gradient, started = _gradient(sharded, method, slowdown), time.perf_counter()
     compiled = _compile(sharded, gradient)
     seconds = time.perf_counter() - started
     text = compiled.as_text()
@@ -217,13 +221,13 @@ class Point(NamedTuple):
 def sharded(settings: Settings) -> Iterator[Table]:
     """Yields the table of temporaries a device against estimated slowdown, then one for each program."""
     lines, quotients, level, rules, details = [], [], 0, 0, []
-    for name in PROGRAMS:
+    for name in selected(settings):
         points = _points(settings, name)
         whole = points[NONE].temporaries
-        ours = [point for method, point in points.items() if method not in (NONE, *RULES)]
-        best = min((points[rule] for rule in RULES if rule in points), key=lambda point: point.temporaries)
+        ours = [point for method, point in points.items() if method not in (NONE, *TIMED)]
+        best = min((points[rule] for rule in TIMED if rule in points), key=lambda point: point.temporaries)
         cells = [name, mebibytes(whole)]
-        for rule in RULES:
+        for rule in TIMED:
             own = min((point.temporaries for point in ours if point.slowdown <= points[rule].slowdown + 5e-4), default=whole)
             rules, level = rules + 1, level + (own <= points[rule].temporaries)
             cells.append(f"{mebibytes(points[rule].temporaries)} ({points[rule].slowdown:.1%}) / {mebibytes(own)}")
@@ -241,7 +245,7 @@ def sharded(settings: Settings) -> Iterator[Table]:
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean of "
         f"{len(lines)} programs), and at most as much as a rule in {level} of {rules} pairs."
     )
-    table = markdown(["program", NONE, *RULES], lines)
+    table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
     yield from details
 
@@ -274,7 +278,7 @@ def _of_program(settings: Settings, name: str, points: Mapping[str, Point]) -> T
 def sharded_kept(settings: Settings) -> Iterator[Table]:
     """Yields the table of budgets in bytes with `verify`, for eight devices that are not there."""
     lines, met, refused = [], 0, 0
-    for name in PROGRAMS:
+    for name in selected(settings):
         plain = _figures(settings, name, NONE)
         if plain is None:
             raise GraphrlError(f"{name}: the undecorated gradient was not measured")
@@ -324,7 +328,7 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
     if jax.device_count() < DEVICES:
         raise GraphrlError(f"{jax.device_count()} devices: with XLA_FLAGS=--xla_force_host_platform_device_count=8")
     lines, worst = [], 0.0
-    for name in PROGRAMS:
+    for name in selected(settings):
         key = {"what": "sharded-values", "program": name}
         own = settings.measurements.get(key, functools.partial(compared, name))
         if own is not None:
