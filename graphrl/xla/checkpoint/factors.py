@@ -103,9 +103,11 @@ def identity(tensors: int, rank: int) -> Factors:
 
 def _elementwise(links: _Links, equation: Any) -> None:
     del equation
-    results = range(links.operands, len(links.shapes))
-    for shape in dict.fromkeys(links.shapes[t] for t in results):
-        links.equal((t for t, other in enumerate(links.shapes) if other == shape), range(len(shape)))
+    for rank in {len(shape) for shape in links.shapes[links.operands :]}:
+        tensors = [t for t, shape in enumerate(links.shapes) if len(shape) == rank]
+        for dim in range(rank):  # dimensions of size 1 are broadcast
+            largest = max(links.shapes[t][dim] for t in tensors)
+            links.equal([t for t in tensors if links.shapes[t][dim] == largest], [dim])
 
 
 def _unchanged(links: _Links, equation: Any) -> None:
