@@ -114,7 +114,8 @@ def concrete_mesh(mesh: Mesh | AbstractMesh, chip: str | None) -> Mesh:
     if is_here and len(here) < count:
         is_here = False
         if chip is None:
-            raise GraphrlError(f"verify: the mesh has {count} devices, here are {len(here)}: give chip=, such as 'h200'")
+            fault = f"verify: the mesh has {count} devices, here are {len(here)}: give chip=, such as 'h200'"
+            raise GraphrlError(fault)
     devices = here[:count] if is_here else absent_devices(str(chip), count)
     shape = np.array(devices).reshape(mesh.axis_sizes)
     return Mesh(shape, mesh.axis_names, axis_types=mesh.axis_types)

@@ -31,7 +31,7 @@ from graphrl.xla.checkpoint import primitives
 from graphrl.xla.checkpoint.equations import VIEWS, is_product
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
 from graphrl.xla.checkpoint.rewrite import product_of, scan_of
-from graphrl.xla.checkpoint.shards import Shards, Spec
+from graphrl.xla.checkpoint.shards import Shards, Spec, replicated
 
 Value = Result | Outside
 Order = tuple[int, ...]  # order of a value's dimensions in memory, outermost first; () for the order that they have
@@ -221,7 +221,8 @@ def on_one_device(program: Program, wanted: Sequence[bool], traced: core.ClosedJ
     if program.shards is None:
         return traced
     arguments, results = split_gradient(program, wanted)
-    return Shards(traced, program.shards.layout, arguments, results).one_device(traced)
+    known = [spec or replicated(aval) for spec, aval in zip(arguments, traced.in_avals, strict=True)]
+    return Shards(traced, program.shards.layout, known, results).one_device(traced)
 
 
 def split_gradient(program: Program, wanted: Sequence[bool]) -> tuple[list[Spec | None], list[Spec | None]]:

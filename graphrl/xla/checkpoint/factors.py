@@ -15,7 +15,6 @@ are in operand and result, and i is summed. A dimension that shares its factor w
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -276,5 +275,3 @@ RULES: Mapping[str, Callable[[_Links, Any], None]] = {
     ),
     **dict.fromkeys(["cholesky", "eig", "eigh", "fft", "lu", "qr", "svd", "triangular_solve"], _nothing),
 }
-
-

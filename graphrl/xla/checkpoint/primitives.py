@@ -1,4 +1,4 @@
-"""Primitives that copy values to the host, and that make values and gradients wait for others, and gathered operands.
+"""Primitives that copy values to the host, and that make values and gradients wait, and gathered operands.
 
 **Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing in the
 forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs
@@ -11,8 +11,8 @@ barrier that XLA removes only after scheduling:
 Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
 copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.
 
-**Operands of products that are gathered** (`gather_equation`). Under fully sharded weights a product needs the whole weight.
-The equation that gathers it can be kept by name, as any other value of the program.
+**Gathered operands of products** (`gather_equation`). Under fully sharded weights a product needs the whole weight. The
+equation that gathers it can be kept by name, as any other value of the program.
 
 **Gradients that wait** (`join_gradients`, `finish_forward`). XLA may run an op that nothing waits for at any time:
 gradients of weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the
@@ -114,9 +114,7 @@ def gather_equation(product: Any, operand: Any, result: Any, *, sharding: Any, b
       sharding, back: the operand's sharding in the product, and its own, in which its gradient is summed.
     """
     params = {"sharding": sharding, "back": back, "pinned": False}
-    return product.replace(
-        primitive=_GATHERED, invars=[operand], outvars=[result], params=params, effects=frozenset()
-    )
+    return product.replace(primitive=_GATHERED, invars=[operand], outvars=[result], params=params, effects=frozenset())
 
 
 def pinned(gather: Any, operand: Any) -> Any:

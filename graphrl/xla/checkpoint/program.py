@@ -126,7 +126,9 @@ class Program:
     def size(self, atom: Any) -> int:
         """Returns the number of elements of an array on one device."""
         size = math.prod(map(self.sizes.value, atom.aval.shape))
-        return size if self.shards is None else size // self.shards.layout.count(itertools.chain(*self.shards.spec(atom)))
+        if self.shards is None:
+            return size
+        return size // self.shards.layout.count(itertools.chain(*self.shards.spec(atom)))
 
     def trips(self, place: int) -> int:
         """Returns the number of steps of the scan at a place."""
@@ -204,7 +206,9 @@ def program_of(
     return Program(closed, bodies, label, sizes, shards)
 
 
-def with_gathers(closed: core.ClosedJaxpr, shards: Shards, arguments: Sequence[Spec]) -> tuple[core.ClosedJaxpr, Shards]:
+def with_gathers(
+    closed: core.ClosedJaxpr, shards: Shards, arguments: Sequence[Spec]
+) -> tuple[core.ClosedJaxpr, Shards]:
     """Gives operands of products that must be gathered equations of their own, so that plans can keep them.
 
     Only operands that are computed from arguments alone and without kernels, such as weights and their conversions.

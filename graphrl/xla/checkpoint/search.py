@@ -12,7 +12,6 @@ is lower or higher by the error of the prediction (`verified`).
 import contextlib
 import dataclasses
 import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -294,18 +293,15 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
     """
     jaxpr, _ = gradient_jaxpr(program, wanted, functools.partial(evaluate, program, plan))
     arguments, results = split_gradient(program, wanted)
-    sharding = None if program.shards is None else settings.shardings(program.shards.layout)
+    sharding = (lambda spec: None) if program.shards is None else settings.shardings(program.shards.layout)
     shapes = [
-        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding and spec is not None and sharding(spec) or None)
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding(spec))
         for aval, spec in zip(jaxpr.in_avals, arguments, strict=True)
     ]
 
     def gradient(*args: Any) -> list[Any]:
-        outputs = core.jaxpr_as_fun(jaxpr)(*args)
-        return [
-            output if sharding is None or spec is None else jax.lax.with_sharding_constraint(output, sharding(spec))
-            for output, spec in zip(outputs, results, strict=True)
-        ]
+        outputs = zip(core.jaxpr_as_fun(jaxpr)(*args), map(sharding, results), strict=True)
+        return [out if split is None else jax.lax.with_sharding_constraint(out, split) for out, split in outputs]
 
     compiler = settings.compiler
     assert compiler is not None
@@ -324,11 +320,14 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
     memory = compiled.memory_analysis()
     if memory is None:
         raise GraphrlError("verify: this backend does not report the memory of a compiled function")
-    cotangents = jaxpr.in_avals[len(program.closed.in_avals) :]
-    specs = arguments[len(program.closed.in_avals) :]
-    split = [1 if spec is None or program.shards is None else program.shards.layout.count(itertools.chain(*spec)) for spec in specs]
-    sizes = (array_bytes(aval) // parts for aval, parts in zip(cotangents, split, strict=True) if aval.ndim)
-    return int(memory.temp_size_in_bytes) + sum(sizes)
+    cotangents = list(zip(jaxpr.in_avals, shapes, strict=True))[len(program.closed.in_avals) :]
+    return int(memory.temp_size_in_bytes) + sum(_device_bytes(aval, shape.sharding) for aval, shape in cotangents)
+
+
+def _device_bytes(aval: Any, sharding: Any) -> int:
+    """Returns the bytes of one device's part of an array; 0 for a scalar."""
+    part = aval if sharding is None else aval.update(shape=sharding.shard_shape(aval.shape))
+    return array_bytes(part) if aval.ndim else 0
 
 
 def verified(

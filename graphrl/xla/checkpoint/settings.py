@@ -92,7 +92,8 @@ class Settings:
             raise ProblemError(f"mesh is a {type(self.mesh).__name__}: must be a jax.sharding.Mesh or AbstractMesh")
         for sharding in jax.tree.leaves(self.in_shardings, is_leaf=_is_sharding):
             if not _is_sharding(sharding):
-                raise ProblemError(f"in_shardings has {reprlib.repr(sharding)}: must be PartitionSpecs or NamedShardings")
+                fault = f"in_shardings has {reprlib.repr(sharding)}: must be PartitionSpecs or NamedShardings"
+                raise ProblemError(fault)
         for link in self.link.values() if isinstance(self.link, Mapping) else [self.link]:
             _ = link is None or find_link(link)
         find_solver(self.method)
@@ -125,7 +126,7 @@ class Settings:
             return compile_here if self.verify else None
         return self.verify
 
-    def shardings(self, layout: Layout) -> Callable[[Spec], NamedSharding]:
+    def shardings(self, layout: Layout) -> Callable[[Spec | None], NamedSharding | None]:
         """Returns a function that gives the shardings of arrays, on the devices to compile for.
 
         Raises:
@@ -147,10 +148,8 @@ class Settings:
 
     def layout(self, avals: Sequence[Any]) -> Layout | None:
         """Returns the devices that share a function with arguments of these types; None if it runs on one."""
-        mesh = self.mesh or next(
-            (each.mesh for each in jax.tree.leaves(self.in_shardings, is_leaf=_is_sharding) if isinstance(each, NamedSharding)),
-            None,
-        )
+        given = jax.tree.leaves(self.in_shardings, is_leaf=_is_sharding)
+        mesh = self.mesh or next((each.mesh for each in given if isinstance(each, NamedSharding)), None)
         if mesh is None:
             typed = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in avals)
             meshes = [each for each in (*typed, get_abstract_mesh()) if each is not None and not each.empty]
@@ -185,10 +184,11 @@ class Settings:
         if _is_sharding(self.in_shardings):
             prefix = [self.in_shardings or PartitionSpec()] * len(args)
         try:
-            given = jax.tree.leaves(jax.tree.broadcast(list(prefix), list(args), is_leaf=_is_sharding), is_leaf=_is_sharding)
+            whole = jax.tree.broadcast(list(prefix), list(args), is_leaf=_is_sharding)
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise ProblemError(f"in_shardings do not fit the positional arguments, as in jax.jit: {reason}") from error
+        given = jax.tree.leaves(whole, is_leaf=_is_sharding)
         rest = len(avals) - len(given) - len(jax.tree.leaves(kwargs))
         partitions = [*[None] * rest, *given, *[None] * (len(avals) - rest - len(given))]
         specs = []

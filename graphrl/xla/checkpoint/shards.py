@@ -5,27 +5,27 @@ Plans need one device's bytes and seconds:
 
 1. *Shardings of intermediates* (`Shards`): those of explicit mesh axes are in the types. Else they spread, as in XLA's
    partitioner, from the arguments and `with_sharding_constraint`s along the factors of equations (`factors.py`),
-   forward and backward, largest arrays first. Nothing is compiled; tests compare them with XLA's own.
+   forward and backward, largest arrays first. Nothing is compiled. Tests compare them with XLA's own.
 2. *Cost of an equation*: its share of the work. A mesh axis splits the factor that most operands and results are split
    by (of several, the one with most bytes); operands that are split otherwise are gathered first.
 3. *Collectives* become equations (`COLLECTIVE`) with their own seconds, by the bandwidth of the link: gathers of
    operands, sums of partial results, moves between dimensions. Explicit ones, as in `shard_map`, get seconds too.
 4. So gradients, fusion, memory and time are those of `one_device(...)`, with the shapes of shards and no second model.
 5. A recomputation repeats the collectives among its equations. A product's operand that must be gathered, such as a
-   fully sharded weight, gets an equation of its own in the program (`program.with_gathers`): it can be kept by name as any
-   other value. XLA decides how to gather it, unless a plan keeps it (`primitives.pinned`).
+   fully sharded weight, gets an equation of its own in the program (`program.with_gathers`): it can be kept by name as
+   any other value. XLA decides how to gather it, unless a plan keeps it (`primitives.pinned`).
 6. Overlap of collectives with computation is not modelled: seconds are an upper bound.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from graphrl.graphs.readers.jaxpr.flatten import called
 from graphrl.graphs.readers.jaxpr.work import array_bytes, inner_jaxprs, scan_operands
@@ -64,8 +64,9 @@ class Layout:
         """Returns the number of devices along mesh axes together."""
         return math.prod(self.sizes[axis] for axis in axes)
 
-    def sharding(self, spec: Spec) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in spec)))
+    def sharding(self, spec: Spec | None) -> NamedSharding | None:
+        """Returns the sharding of an array on the mesh; None if it is not known how the array is split."""
+        return None if spec is None else NamedSharding(self.mesh, PartitionSpec(*(axes or None for axes in spec)))
 
     @property
     def is_automatic(self) -> bool:
@@ -98,7 +99,7 @@ def typed_spec(aval: Any) -> Spec | None:
     """Returns how an array with explicit mesh axes in its type is split; None for others."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
-    if mesh is None or mesh.empty or AxisType.Explicit not in mesh.axis_types:
+    if sharding is None or mesh is None or mesh.empty or AxisType.Explicit not in mesh.axis_types:
         return None
     return spec_of(sharding.spec, len(aval.shape))
 
@@ -220,7 +221,8 @@ class Shards:
             elif eqn.primitive.name in ("cond", "while"):
                 self._branches(scope, place, eqn, operands, results)
             elif eqn.primitive.name == "shard_map":
-                for key, spec in zip((*operands, *results), (*eqn.params["in_specs"], *eqn.params["out_specs"]), strict=True):
+                specs = (*eqn.params["in_specs"], *eqn.params["out_specs"])
+                for key, spec in zip((*operands, *results), specs, strict=True):
                     if key >= 0:
                         self._pin(key, spec_of(spec, len(self._avals[key].shape)))
             elif eqn.primitive.name in PAIRED:
@@ -236,8 +238,10 @@ class Shards:
 
     def _constrain(self, eqn: Any, result: Key) -> None:
         sharding = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
-        if isinstance(sharding, NamedSharding) and {*itertools.chain(*spec_of(sharding.spec, len(eqn.outvars[0].aval.shape)))} <= {*self.layout.sizes}:
-            spec = spec_of(sharding.spec, len(eqn.outvars[0].aval.shape))
+        if not isinstance(sharding, NamedSharding):
+            return
+        spec = spec_of(sharding.spec, len(eqn.outvars[0].aval.shape))
+        if {*itertools.chain(*spec)} <= {*self.layout.sizes}:  # else it is of another mesh
             if eqn.params.get("unconstrained_dims"):
                 self._specs[result] = list(spec)
             else:
@@ -254,13 +258,15 @@ class Shards:
         if whole >= 0:
             rank = len(self._specs[part])
             dims = tuple(range(1, rank + 1))
-            self._ops.append(_Op([whole, part], 1, Factors(((0, *dims), dims), frozenset(), frozenset(dims), frozenset(dims))))
+            shared = frozenset(dims)
+            self._ops.append(_Op([whole, part], 1, Factors(((0, *dims), dims), frozenset(), shared, shared)))
 
     def _scan(self, scope: _Scope, place: int, eqn: Any, operands: list[Key], results: list[Key]) -> None:
         body = eqn.params["jaxpr"].jaxpr
         consts, carried = scan_operands(eqn.params)
         constants = [self._value(var.aval, replicated(var.aval)) for var in body.constvars]
-        inputs = [operands[k] if k < consts and operands[k] >= 0 else self._value(var.aval) for k, var in enumerate(body.invars)]
+        given = [*operands[:consts], *[-1] * (len(operands) - consts)]  # constants are the same values in the body
+        inputs = [self._value(var.aval) if key < 0 else key for var, key in zip(body.invars, given, strict=True)]
         inner = self._scope_of(body, [*constants, *inputs])
         scope.inner[place] = {"jaxpr": inner}
         outputs = [-1 if isinstance(out, core.Literal) else inner.keys[out] for out in body.outvars]
@@ -276,7 +282,7 @@ class Shards:
         """Adds the inner jaxprs of a `cond` or `while`."""
         params, given = eqn.params, {}
         if eqn.primitive.name == "cond":
-            given = {name: operands[1:] for name in inner_jaxprs(params)}
+            given = dict.fromkeys(inner_jaxprs(params), operands[1:])
         else:
             cond, body = params["cond_nconsts"], params["body_nconsts"]
             carry = operands[cond + body :]
@@ -353,8 +359,10 @@ class Shards:
     def _is_better_summed(self, op: _Op, factor: int) -> bool:
         """True if summing results moves fewer bytes than gathering the one operand that is split by a summed factor."""
         pairs = list(zip(op.tensors, op.factors.dimensions, strict=True))
-        gathered = sum(array_bytes(self._avals[key]) for key, dims in pairs[: op.operands] if key >= 0 and factor in dims)
-        return 2 * sum(array_bytes(self._avals[key]) for key, _ in pairs[op.operands :]) < gathered
+        operands = [key for key, dims in pairs[: op.operands] if key >= 0 and factor in dims]
+        results = op.tensors[op.operands :]
+        gathered, summed = (sum(array_bytes(self._avals[key]) for key in keys) for keys in (operands, results))
+        return 2 * summed < gathered
 
     def _targets(self, op: _Op, split: Mapping[int, tuple[str, ...]]) -> list[Spec]:
         """Returns how an op's operands and results must be split while it runs."""

@@ -104,7 +104,9 @@ PROGRAMS = {
 
 def selected(settings: Settings) -> tuple[str, ...]:
     """Returns the programs to measure."""
-    return tuple(name for name in (SHARDED[:1] if settings.quick else SHARDED) if name in (settings.programs or SHARDED))
+    return tuple(
+        name for name in (SHARDED[:1] if settings.quick else SHARDED) if name in (settings.programs or SHARDED)
+    )
 
 
 class Sharded(NamedTuple):
@@ -125,7 +127,8 @@ class Sharded(NamedTuple):
     @property
     def args(self) -> tuple[Any, ...]:
         """Its arguments as `jax.ShapeDtypeStruct`s with shardings."""
-        return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), self.program.args, self.shardings)
+        pairs = self.program.args, self.shardings
+        return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), *pairs)
 
     def loss(self, wrap: Wrap) -> Any:
         """Returns the loss with a rule around its layers."""
@@ -148,7 +151,7 @@ def build(name: str, *, small: bool, chip: str | None) -> Sharded:
     of_params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(mesh, kind.split(jax.tree_util.keystr(path), leaf.shape)), params
     )
-    of_inputs = [jax.tree.map(lambda leaf: NamedSharding(mesh, P("data") if leaf.ndim else P()), each) for each in inputs]
+    of_inputs = jax.tree.map(lambda leaf: NamedSharding(mesh, P("data") if leaf.ndim else P()), inputs)
 
     def constrained(value: Any) -> Any:
         is_batch = jnp.ndim(value) > 1
@@ -228,7 +231,8 @@ def sharded(settings: Settings) -> Iterator[Table]:
         best = min((points[rule] for rule in TIMED if rule in points), key=lambda point: point.temporaries)
         cells = [name, mebibytes(whole)]
         for rule in TIMED:
-            own = min((point.temporaries for point in ours if point.slowdown <= points[rule].slowdown + 5e-4), default=whole)
+            within = [point for point in ours if point.slowdown <= points[rule].slowdown + 5e-4]
+            own = min((point.temporaries for point in within), default=whole)
             rules, level = rules + 1, level + (own <= points[rule].temporaries)
             cells.append(f"{mebibytes(points[rule].temporaries)} ({points[rule].slowdown:.1%}) / {mebibytes(own)}")
             if rule == best.method:
@@ -237,13 +241,14 @@ def sharded(settings: Settings) -> Iterator[Table]:
         details.append(_of_program(settings, name, points))
     mean = statistics.geometric_mean(quotients)
     how = (
-        f"Temporaries a device, in MiB, of `value_and_grad` by XLA's compiler for {DEVICES} H200, which are not there. For "
-        "each rule around each layer: its temporaries (its estimated slowdown) / the least of graphrl's plans that are "
-        f"estimated to be no slower. Estimates are by roofline of {CHIP} with collectives over NVLink, not overlapped."
+        f"Temporaries a device, in MiB, of `value_and_grad` by XLA's compiler for {DEVICES} H200, which are not there. "
+        "For each rule around each layer: its temporaries (its estimated slowdown) / the least of graphrl's plans that "
+        f"are estimated to be no slower. Estimates are by roofline of {CHIP}, with collectives over NVLink, one after "
+        "another."
     )
     summary = (
-        f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean of "
-        f"{len(lines)} programs), and at most as much as a rule in {level} of {rules} pairs."
+        f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
+        f"and at most as much as a rule in {level} of {rules} pairs."
     )
     table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
@@ -270,7 +275,10 @@ def _of_program(settings: Settings, name: str, points: Mapping[str, Point]) -> T
         share = ratio(point.temporaries / points[NONE].temporaries)
         lines.append([method, mebibytes(point.temporaries), share, ratio(point.slowdown), *counts])
     first = _figures(settings, name, NONE) or {}
-    how = f"Arguments {mebibytes(first['arguments'])} MiB a device, results {mebibytes(first['results'])}; collectives in XLA's module."
+    how = (
+        f"Arguments {mebibytes(first['arguments'])} MiB a device, results {mebibytes(first['results'])}. Collectives are "
+        "those of XLA's module."
+    )
     headings = ["rule", "temporaries", "/ none", "slowdown", "gathers", "reduce-scatters", "all-reduces", "all-to-alls"]
     return settings.measurements.table(name, how, markdown(headings, lines))
 
@@ -297,8 +305,9 @@ def sharded_kept(settings: Settings) -> Iterator[Table]:
                 cells += [ratio(own["total"] / budget), ratio(own["slowdown"]), f"{own['seconds']:.0f}"]
             lines.append(cells)
     how = (
-        "Plans for budgets of one device in bytes: arguments and results of the gradient, and a share of the undecorated "
-        "gradient's temporaries. XLA's figure as a share of the budget: of the jitted gradient, compiled afterwards."
+        "Plans for budgets of one device in bytes: arguments and results of the gradient, and a share of the "
+        "undecorated gradient's temporaries. XLA's figure as a share of the budget is that of the jitted gradient, "
+        "compiled afterwards."
     )
     headings = ["program", "budget for temporaries", "the step, MiB", "XLA / budget", "slowdown", "planning, s"]
     summary = f"Of {len(lines)} budgets a device {met} are kept, {refused} are refused with the least that can be kept."
@@ -326,7 +335,7 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
       GraphrlError: there are fewer devices.
     """
     if jax.device_count() < DEVICES:
-        raise GraphrlError(f"{jax.device_count()} devices: with XLA_FLAGS=--xla_force_host_platform_device_count=8")
+        raise GraphrlError(f"{jax.device_count()} devices: set XLA_FLAGS=--xla_force_host_platform_device_count=8")
     lines, worst = [], 0.0
     for name in selected(settings):
         key = {"what": "sharded-values", "program": name}
@@ -335,8 +344,9 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
             worst = max(worst, own["difference"])
             lines.append([name, str(own["plans"]), str(own["recomputed"]), f"{own['difference']:.1e}"])
     how = (
-        "Small programs on eight devices of a CPU: the greatest difference of loss and gradients from the undecorated "
-        "step on one device, relative to the largest number, under plans that keep half and a quarter of what jax keeps."
+        "Small programs on eight devices of a CPU: the greatest difference of loss and gradients from the "
+        "undecorated step on one device, relative to the largest number, under plans that keep half and a quarter of "
+        "what jax keeps."
     )
     headings = ["program", "plans", "segments computed again", "greatest difference"]
     summary = f"Values and gradients of sharded steps are those of the undecorated step to within {worst:.1e}."
@@ -358,5 +368,5 @@ def compared(name: str) -> Figures:
             difference = max(difference, float(np.abs(flat[0] - flat[1]).max() / np.abs(flat[0]).max()))
         for leaf, sharding in zip(jax.tree.leaves(result[1]), jax.tree.leaves(sharded.shardings[0]), strict=True):
             if not leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
-                raise GraphrlError(f"{name}: a gradient is split as {leaf.sharding.spec}, its weight as {sharding.spec}")
+                raise GraphrlError(f"{name}: a gradient is split as {leaf.sharding}, its weight as {sharding}")
     return {"plans": len(KEEPING), "recomputed": segments, "difference": difference}

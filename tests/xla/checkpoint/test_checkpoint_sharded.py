@@ -42,7 +42,7 @@ def loss(weights: Any, x: jax.Array) -> jax.Array:
 
 
 ARGS = [(shape(WIDTH, 4 * WIDTH), shape(4 * WIDTH, WIDTH))] * LAYERS, shape(N, WIDTH)
-SPLIT = {"in_shardings": (P("data"), P("data")), "mesh": MESH, "chip": "h200", "cache": False}
+SPLIT: dict[str, Any] = {"in_shardings": (P("data"), P("data")), "mesh": MESH, "chip": "h200", "cache": False}
 
 
 def split(function: Callable[..., Any], *args: Any, mesh: Any = MESH, specs: Any, link: Any = LINK) -> Any:
@@ -116,8 +116,10 @@ def test_shardings_spread_through_equations(case: int) -> None:
     function, args, specs, expected = CASES[case]
     one, results = split(function, *args, specs=specs)
     assert results == (expected,)
-    sizes = [size // (8 if axes else 1) for size, axes in zip(jax.eval_shape(function, *args).shape, expected, strict=True)]
-    assert list(one.jaxpr.outvars[0].aval.shape) == sizes
+    whole = jax.eval_shape(function, *args).shape
+    assert list(one.jaxpr.outvars[0].aval.shape) == [
+        n // (8 if axes else 1) for n, axes in zip(whole, expected, strict=True)
+    ]
 
 
 def test_convolutions_split_batch_and_features() -> None:
@@ -196,7 +198,8 @@ def test_collectives_within_shard_map_take_seconds() -> None:
 def test_explicit_axes_need_no_options() -> None:
     mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.sharding.use_abstract_mesh(mesh):
-        args = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, P("data"))) for leaf in (shape(64, 8), shape(8, 8))]
+        rows = NamedSharding(mesh, P("data"))
+        args = [jax.ShapeDtypeStruct((count, 8), jnp.float32, sharding=rows) for count in (64, 8)]
         own = graphrl.checkpoint(
             lambda x, w: jnp.square(jnp.sin(x) @ jax.reshard(w, P())).mean(), slowdown=0.5, seconds=0.1, cache=False
         )
@@ -227,7 +230,8 @@ def step_bytes(budget: str) -> tuple[int, int]:
     """Bytes of a step on one of two devices by XLA, of a verified plan for a budget; and those in its report."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AUTO,))
     specs = NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data"))
-    args = [jax.ShapeDtypeStruct(s, jnp.float32, sharding=p) for s, p in zip(((12, 32, 32), (1024, 32)), specs, strict=True)]
+    shapes = (12, 32, 32), (1024, 32)
+    args = [jax.ShapeDtypeStruct(s, jnp.float32, sharding=p) for s, p in zip(shapes, specs, strict=True)]
     own = graphrl.checkpoint(scanned, budget=budget, in_shardings=specs, seconds=0.3, cache=False, verify=True)
     gradient = jax.jit(jax.value_and_grad(own), out_shardings=(None, specs[0]))
     memory = gradient.lower(*args).compile().memory_analysis()
@@ -303,5 +307,3 @@ def test_seconds_of_collectives_count_in_a_step() -> None:
         for rate in (1e15, 1e9)
     )
     assert dear - free == pytest.approx(7 / 8 * 4096 * 4096 * 4 / 1e9, rel=0.01)
-
-
