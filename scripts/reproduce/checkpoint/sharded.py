@@ -276,8 +276,8 @@ def _of_program(settings: Settings, name: str, points: Mapping[str, Point]) -> T
         lines.append([method, mebibytes(point.temporaries), share, ratio(point.slowdown), *counts])
     first = _figures(settings, name, NONE) or {}
     how = (
-        f"Arguments {mebibytes(first['arguments'])} MiB a device, results {mebibytes(first['results'])}. Collectives are "
-        "those of XLA's module."
+        f"Arguments {mebibytes(first['arguments'])} MiB a device, results {mebibytes(first['results'])}. Collectives "
+        "are those of XLA's module."
     )
     headings = ["rule", "temporaries", "/ none", "slowdown", "gathers", "reduce-scatters", "all-reduces", "all-to-alls"]
     return settings.measurements.table(name, how, markdown(headings, lines))
