@@ -1,9 +1,8 @@
-"""Devices to compile for, present or not: XLA's compilers need a description of them only.
+"""Devices to compile for, present or not: XLA's compiler for CUDA needs no GPU, only the description of one.
 
-XLA's compiler for CUDA is in the packages of the extra `gpu-compile`, that for TPUs in libtpu. Nothing runs, so nothing
-is tuned: XLA chooses kernels without measuring them, and matrix products are cuBLAS's. jax must run on the CPU
-(JAX_PLATFORMS=cpu in the environment): without the variable it looks for a GPU, and leaves out its compiler if it finds
-none.
+It is in the packages of the extra `gpu-compile`. Nothing runs, so nothing is tuned: XLA chooses kernels without
+measuring them, and matrix products are cuBLAS's. jax must run on the CPU (JAX_PLATFORMS=cpu in the environment):
+without the variable it looks for a GPU, and leaves out its compiler if it finds none.
 """
 
 import functools
@@ -18,6 +17,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh
 
 from graphrl.errors import GraphrlError
+from graphrl.xla.hook import without_disk_cache
 
 PLUGIN = "jax_plugins.xla_cuda12"
 _HOPPER = """
@@ -34,7 +34,6 @@ gpu_device_info {
 """
 # name, bytes of memory, bytes per second
 GPUS = {"h200": ("H200", 150_000_000_000, 4_800_000_000_000), "h100-sxm": ("H100", 80_000_000_000, 3_350_000_000_000)}
-TPUS = {"tpu-v5e": ("v5e", 2), "tpu-v5p": ("v5p", 3), "tpu-v6e": ("v6e", 2)}  # name, and dimensions of the torus
 # Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
 GPU_OPTIONS: dict[str, Any] = {
     "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
@@ -44,14 +43,13 @@ GPU_OPTIONS: dict[str, Any] = {
 
 def missing(chip: str = "h200") -> str:
     """States in one line why nothing can be compiled for a chip that is not there; "" if it can."""
-    package, remedy = (PLUGIN, 'CUDA\'s jax: pip install ".[gpu-compile]"') if chip in GPUS else ("libtpu", "libtpu")
+    if chip not in GPUS:
+        return f"no compiler for {chip} that is not here: must be one of {', '.join(GPUS)}"
     try:
-        installed = importlib.util.find_spec(package) is not None
+        installed = importlib.util.find_spec(PLUGIN) is not None
     except ModuleNotFoundError:
         installed = False
-    if chip not in (*GPUS, *TPUS):
-        return f"no compiler for {chip}: must be one of {', '.join((*GPUS, *TPUS))}"
-    return "" if installed else f"compiling for {chip} needs {remedy}"
+    return "" if installed else f'compiling for {chip} needs CUDA\'s jax: pip install ".[gpu-compile]"'
 
 
 @functools.cache
@@ -59,41 +57,25 @@ def absent_devices(chip: str, count: int, memory: int | None = None) -> Sequence
     """Returns devices to compile for that are not there.
 
     Args:
-      chip: a key of `GPUS` or `TPUS`.
-      count: number of devices, those of a GPU in one host.
-      memory: bytes of memory of a GPU, by default its own.
+      chip: a key of `GPUS`.
+      count: number of devices, all in one host.
+      memory: bytes of memory of each, by default its own.
 
     Raises:
       GraphrlError: XLA has no compiler for it here.
     """
     if reason := missing(chip):
         raise GraphrlError(reason)
+    name, size, bandwidth = GPUS[chip]
+    target = _HOPPER.replace("NAME", name).replace("DEVICE_BYTES", str(memory or size))
+    target = target.replace("BANDWIDTH", str(bandwidth))
     try:
-        if chip in TPUS:
-            name, rank = TPUS[chip]
-            sides = _sides(count, rank)
-            found = topologies.get_topology_desc(f"{name}:{'x'.join(map(str, sides))}", "tpu").devices
-        else:
-            name, size, bandwidth = GPUS[chip]
-            figures = {"NAME": name, "DEVICE_BYTES": str(memory or size), "BANDWIDTH": str(bandwidth)}
-            target = functools.reduce(lambda text, pair: text.replace(*pair), figures.items(), _HOPPER)
-            found = topologies.get_topology_desc("", "cuda", target_config=target, topology=f"1x1x{count}").devices
+        found = topologies.get_topology_desc("", "cuda", target_config=target, topology=f"1x1x{count}").devices
     except NotImplementedError:
         raise GraphrlError("compiling for a GPU that is not there needs JAX_PLATFORMS=cpu in the environment") from None
     except Exception as error:
         raise GraphrlError(f"compiling for {count} {chip}: {' '.join(str(error).split())[:200]}") from error
     return tuple(found)
-
-
-def _sides(count: int, rank: int) -> list[int]:
-    """Returns the sides of a torus of `count` chips, as equal as possible, ascending."""
-    sides = [1] * rank
-    left = count
-    for k in range(rank - 1):
-        root = round(left ** (1 / (rank - k)))
-        sides[k] = max(side for side in range(1, max(root, 1) + 1) if left % side == 0)
-        left //= sides[k]
-    return sorted([*sides[:-1], left])
 
 
 def concrete_mesh(mesh: Mesh | AbstractMesh, chip: str | None) -> Mesh:
@@ -134,6 +116,6 @@ def compile_for(function: Callable[..., Any], *args: Any, **options: Any) -> Any
     traced = jax.jit(function, **options).trace(*args)
     if device in jax.devices():
         return traced.lower().compile()
-    is_gpu = device.platform in ("cuda", "gpu")
-    lowered = traced.lower(lowering_platforms=("cuda" if is_gpu else device.platform,))
-    return lowered.compile(compiler_options=GPU_OPTIONS if is_gpu else {})
+    lowered = traced.lower(lowering_platforms=("cuda",))
+    with without_disk_cache():  # which reads programs for devices that are here only
+        return lowered.compile(compiler_options=GPU_OPTIONS)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":
-    os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_ENABLE_X64": "1"}
+    os.environ |= {"JAX_NUM_CPU_DEVICES": "8", "JAX_ENABLE_X64": "1"}
 
 import jax
 import jax.numpy as jnp

@@ -89,9 +89,9 @@ def checkpoint(
     right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops with a symbolic number of
     steps do not run in stretches.
 
-    Several devices may share the function: by `in_shardings` or, with explicit mesh axes, by its arguments' types; within
-    `jax.shard_map` it has the shapes of shards in any case. Bytes, budgets and seconds are then one device's, and seconds
-    include collectives (`graphrl.xla.checkpoint.shards`). Gradients are split as their arguments are.
+    Several devices may share the function: by `in_shardings` or, with explicit mesh axes, by its arguments' types.
+    Within `jax.shard_map` it has the shapes of shards in any case. Bytes, budgets and seconds are then one device's;
+    seconds include collectives (`graphrl.xla.checkpoint.shards`). Gradients are split as their arguments are.
 
     The choice relies on a model: memory by the liveness of values that XLA is expected to leave unfused, time by
     roofline. Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`,
@@ -112,18 +112,18 @@ def checkpoint(
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
-        device, for those of `mesh`, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then holds by that
-        figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower or a higher
-        limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
+        device, for those of `mesh`, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then
+        holds by that figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower
+        or a higher limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
         the plan of least memory that has all layers alike. Within a slowdown, a plan with all layers alike is also
         searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown or a part, the function
         gets no plan if XLA needs no more memory without one and it is no slower (within a slowdown: if XLA needs less).
         Plans verified by a function are not stored on disk.
       in_shardings: how the positional arguments are split over devices, as in `jax.jit`: `PartitionSpec`s or
         `NamedSharding`s, or None for arguments that are whole on each, for parts of the arguments' pytrees.
-      mesh: the mesh to which the `PartitionSpec`s refer. If it is an `AbstractMesh`, `verify` compiles for jax's devices
-        or, with a `chip` that is not here, for devices of that kind: H100 and H200 by the extra `gpu-compile`, TPUs by
-        libtpu. By default, the mesh of the shardings, of the arguments' types, or of the context.
+      mesh: the mesh to which the `PartitionSpec`s refer. If it is an `AbstractMesh`, `verify` compiles for jax's
+        devices or, with a `chip` that is not here (an H100 or H200), for devices of that kind, by the extra
+        `gpu-compile`. By default, the mesh of the shardings, of the arguments' types, or of the context.
       link: the link between devices, a name in `graphrl.graphs.roofline.INTERCONNECTS` or an `Interconnect`, or one for
         each mesh axis; by default that of the chip (`LINKS`), such as NVLink.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
@@ -136,8 +136,8 @@ def checkpoint(
       ProblemError: an option is at fault. From the first call: the budget cannot be met (the message states the least
         that can); or it is of bytes, and symbolic dimensions have no upper bound.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient alone, as within
-        `jax.shard_map`, it takes several devices without `in_shardings`, or there is no compiler for the chip. From the first call: no sizes were found that the constraints of
-        symbolic dimensions allow.
+        `jax.shard_map`, it takes several devices without `in_shardings`, or there is no compiler for the chip. From
+        the first call: no sizes were found that the constraints of symbolic dimensions allow.
     """
     settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify, in_shardings, mesh, link)
     static = Static.of(static_argnums, static_argnames)

@@ -335,7 +335,7 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
       GraphrlError: there are fewer devices.
     """
     if jax.device_count() < DEVICES:
-        raise GraphrlError(f"{jax.device_count()} devices: set XLA_FLAGS=--xla_force_host_platform_device_count=8")
+        raise GraphrlError(f"{jax.device_count()} devices: set JAX_NUM_CPU_DEVICES=8")
     lines, worst = [], 0.0
     for name in selected(settings):
         key = {"what": "sharded-values", "program": name}

@@ -22,7 +22,7 @@ from graphrl.xla.checkpoint.primitives import COLLECTIVE
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
 from graphrl.xla.checkpoint.shards import Shards, Spec
-from graphrl.xla.topology import _sides, concrete_mesh, missing
+from graphrl.xla.topology import concrete_mesh, missing
 
 AUTO = AxisType.Auto
 MESH = AbstractMesh((8,), ("data",), axis_types=(AUTO,))
@@ -254,7 +254,7 @@ def test_verification_names_what_it_lacks() -> None:
     options: dict[str, Any] = {"in_shardings": P("data"), "mesh": mesh, "seconds": 0.1, "cache": False, "verify": True}
     with pytest.raises(GraphrlError, match=r"the mesh has 8 devices, here are 2: give chip=, such as 'h200'"):
         graphrl.checkpoint(loss, slowdown=0.1, **options).report(*ARGS)
-    with pytest.raises(GraphrlError, match="no compiler for a100-80gb: must be one of h200, h100-sxm, tpu-v5e"):
+    with pytest.raises(GraphrlError, match="no compiler for a100-80gb that is not here: must be one of h200, h100-sxm"):
         graphrl.checkpoint(loss, slowdown=0.1, chip="a100-80gb", **options).report(*ARGS)
     assert missing("abacus").startswith("no compiler for abacus")
 
@@ -264,7 +264,6 @@ def test_meshes_get_the_devices_that_are_here() -> None:
     assert isinstance(mesh, Mesh)
     assert list(mesh.devices.flat) == jax.devices()[:2]
     assert concrete_mesh(mesh, "h200") is mesh
-    assert [_sides(8, 2), _sides(8, 3), _sides(4, 2), _sides(1, 2)] == [[2, 4], [2, 2, 2], [2, 2], [1, 1]]
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
