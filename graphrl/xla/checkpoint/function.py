@@ -112,12 +112,13 @@ def checkpoint(
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
-        device, for those of `mesh`, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then
-        holds by that figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower
-        or a higher limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
-        the plan of least memory that has all layers alike. Within a slowdown, a plan with all layers alike is also
-        searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown or a part, the function
-        gets no plan if XLA needs no more memory without one and it is no slower (within a slowdown: if XLA needs less).
+        device, for those of `mesh`, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes
+        then holds by that figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a
+        lower or a higher limit, until four plans were compiled. If all exceed the budget, the function without a plan
+        is tried, and then the plan of least memory that has all layers alike. Within a slowdown, a plan with all
+        layers alike is also searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown
+        or a part, the function gets no plan if XLA needs no more memory without one and it is no slower (within a
+        slowdown: if XLA needs less).
         Plans verified by a function are not stored on disk.
       in_shardings: how the positional arguments are split over devices, as in `jax.jit`: `PartitionSpec`s or
         `NamedSharding`s, or None for arguments that are whole on each, for parts of the arguments' pytrees.
