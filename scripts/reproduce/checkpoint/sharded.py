@@ -202,7 +202,7 @@ def _compile(sharded: Sharded, gradient: Any) -> Any:
 
 def _seconds(sharded: Sharded, gradient: Any) -> float:
     """Estimates the seconds of a gradient on one device, with all collectives."""
-    closed = jax.make_jaxpr(gradient)(*sharded.program.args)
+    closed = jax.make_jaxpr(gradient)(*sharded.args)  # types with the mesh, as under jit: for the same plan
     options = checkpoint_settings.Settings(slowdown=0.1, chip=CHIP, in_shardings=sharded.shardings, mesh=sharded.mesh)
     layout = options.layout(closed.in_avals)
     if layout is None:
