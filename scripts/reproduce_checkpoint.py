@@ -20,6 +20,7 @@ from reproduce.checkpoint.device import device
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
+from reproduce.checkpoint.sharded import sharded, sharded_kept, sharded_values
 from reproduce.launcher import Section, main
 
 SECTIONS = {
@@ -30,6 +31,9 @@ SECTIONS = {
     "planning": Section("Seconds of planning", planning),
     "batch": Section("Largest batches that fit", batch, gpu_compile.missing),
     "offload": Section("Device memory that host memory saves", offload, gpu_compile.missing),
+    "sharded": Section("Sharded steps: memory of a device against estimated slowdown", sharded, gpu_compile.missing),
+    "sharded-kept": Section("Budgets of a device in bytes, as compiled", sharded_kept, gpu_compile.missing),
+    "sharded-values": Section("Values and gradients of sharded steps", sharded_values),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

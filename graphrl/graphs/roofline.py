@@ -168,6 +168,44 @@ INTERCONNECTS: dict[str, Interconnect] = {
     "pcie-5": Interconnect(
         15e-6, 63.0e9, "PCI Express base specification 5.0: 16 lanes of 32 GT/s, 128b/130b; by the host"
     ),
+    "infiniband-ndr": Interconnect(5e-6, 50e9, "NVIDIA DGX H100 data sheet: one 400 Gb/s ConnectX-7 port a GPU"),
+    "ici-v4": Interconnect(1e-6, 50e9, "Google Cloud TPU system architecture pages, v4: 300 GB/s a chip by six links"),
+    "ici-v5e": Interconnect(1e-6, 50e9, "Google Cloud TPU system architecture pages, v5e: 1,600 Gb/s by four links"),
+    "ici-v5p": Interconnect(1e-6, 100e9, "Google Cloud TPU system architecture pages, v5p: 4,800 Gb/s by six links"),
+    "ici-v6e": Interconnect(1e-6, 112e9, "Google Cloud TPU system architecture pages, v6e: 3,584 Gb/s by four links"),
     "nvlink-1": Interconnect(2e-6, 20e9, "NVIDIA Tesla P100 white paper: 20 GB/s a link and direction; one link"),
     "nvlink-2": Interconnect(2e-6, 25e9, "NVIDIA Tesla V100 white paper: 25 GB/s a link and direction; one link"),
+    "nvlink-3": Interconnect(2e-6, 300e9, "NVIDIA A100 data sheet: 600 GB/s a GPU both ways, through NVSwitch"),
+    "nvlink-4": Interconnect(2e-6, 450e9, "NVIDIA H100 data sheet, SXM: 900 GB/s a GPU both ways, through NVSwitch"),
+    "nvlink-5": Interconnect(2e-6, 900e9, "NVIDIA Blackwell architecture technical brief: 1.8 TB/s a GPU both ways"),
 }
+
+# The link between devices in one host, or one slice of TPUs; "pcie-5" for others.
+LINKS: dict[str, str] = {
+    "b200": "nvlink-5",
+    "h200": "nvlink-4",
+    "h100-sxm": "nvlink-4",
+    "a100-80gb": "nvlink-3",
+    "a100-40gb": "nvlink-3",
+    "v100": "nvlink-2",
+    "v100-fp32": "nvlink-2",
+    "p100": "nvlink-1",
+    "p100-fp32": "nvlink-1",
+    "tpu-v4": "ici-v4",
+    "tpu-v5e": "ici-v5e",
+    "tpu-v5p": "ici-v5p",
+    "tpu-v6e": "ici-v6e",
+}
+
+
+def find_link(name: str | Interconnect) -> Interconnect:
+    """Looks up an interconnect by name; returns a given `Interconnect` unchanged.
+
+    Raises:
+      GraphrlError: the name is unknown; the message lists the nearest ones.
+    """
+    if isinstance(name, Interconnect):
+        return name
+    if not isinstance(name, str) or name not in INTERCONNECTS:
+        raise GraphrlError(f"unknown link {name!r}: {suggest(str(name), INTERCONNECTS)}")
+    return INTERCONNECTS[name]

@@ -1,7 +1,6 @@
 """Compiles jax functions for an absent GPU, and reports XLA's memory figures, in XLA's order or another.
 
-XLA's compiler for CUDA needs no GPU, only the description of one; here of an H200. Nothing runs, so nothing is tuned:
-XLA chooses kernels without measuring them, and matrix products are cuBLAS's.
+XLA's compiler for CUDA needs no GPU, only the description of one (`graphrl.xla.topology`); here of an H200.
 
 It takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment. Without the variable jax
 looks for a GPU, and leaves out its compiler if it finds no GPU. If it finds a GPU, programs are compiled for that one.
@@ -15,42 +14,22 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import topologies
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
+from graphrl.xla import topology
 from graphrl.xla.callback import Orders, rescheduled
 from graphrl.xla.hook import without_disk_cache
+from graphrl.xla.topology import GPU_OPTIONS, GPUS, PLUGIN, absent_devices
 
-PLUGIN = "jax_plugins.xla_cuda12"
-
-_H200 = """
-platform_name: "CUDA" device_description_str: "NVIDIA H200"
-dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }
-gpu_device_info {
-  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  device_memory_size: DEVICE_BYTES memory_bandwidth: 4800000000000 l2_cache_size: 52428800
-  threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
-  registers_per_block_limit: 65536 registers_per_core_limit: 65536
-}
-"""
-
-DEVICE_BYTES = 150_000_000_000
-
-# Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
-OPTIONS: dict[str, Any] = {
-    "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
-    "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True,
-}  # fmt: skip
+DEVICE_BYTES = GPUS["h200"][1]
+OPTIONS = GPU_OPTIONS
 
 # Other orders for computations of a module that XLA has scheduled, or None to leave it.
 Rule = Callable[[HloModule], Orders | None]
@@ -74,13 +53,7 @@ class GpuMemory(NamedTuple):
 
 def missing() -> str:
     """States in one line why nothing can be compiled; "" if the packages or a GPU are there."""
-    if jax.default_backend() == "gpu":
-        return ""
-    try:
-        installed = importlib.util.find_spec(PLUGIN) is not None
-    except ModuleNotFoundError:
-        installed = False
-    return "" if installed else 'compiling for a GPU needs CUDA\'s jax: pip install ".[gpu-compile]"'
+    return "" if jax.default_backend() == "gpu" else topology.missing("h200")
 
 
 def compile_for_gpu(function: Callable[..., Any], *args: Any, rule: Rule | None = None, **options: Any) -> GpuMemory:
@@ -144,11 +117,7 @@ def gpu_device(memory: int = DEVICE_BYTES) -> Any:
         if memory != DEVICE_BYTES:
             raise GraphrlError("a GPU has the memory that it has: compile for another one with JAX_PLATFORMS=cpu")
         return jax.devices()[0]
-    target = _H200.replace("DEVICE_BYTES", str(memory))
-    try:
-        return topologies.get_topology_desc("", "cuda", target_config=target, topology="1x1x1").devices[0]
-    except NotImplementedError:
-        raise GraphrlError("compiling for a GPU that is not there needs JAX_PLATFORMS=cpu in the environment") from None
+    return absent_devices("h200", 1, memory)[0]
 
 
 class Listener:

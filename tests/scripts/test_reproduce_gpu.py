@@ -10,7 +10,7 @@ from xla_programs import branches, vector
 
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.xla import hook
+from graphrl.xla import hook, topology
 
 no_hook = pytest.mark.skipif(hook.why_unavailable() is not None, reason=str(hook.why_unavailable()))
 
@@ -22,8 +22,8 @@ def module() -> HloModule:
 
 def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for plugin in ("jax_plugins.none", "nothing.none"):
-        monkeypatch.setattr(gpu_compile, "PLUGIN", plugin)
-        with pytest.raises(GraphrlError, match=r"^compiling for a GPU needs .*: pip install \"\.\[gpu-compile\]\"$"):
+        monkeypatch.setattr(topology, "PLUGIN", plugin)
+        with pytest.raises(GraphrlError, match=r"^compiling for h200 needs .*: pip install \"\.\[gpu-compile\]\"$"):
             gpu_compile.compile_for_gpu(branches, vector())
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.work import array_bytes
@@ -30,6 +31,7 @@ from graphrl.xla.checkpoint import primitives
 from graphrl.xla.checkpoint.equations import VIEWS, is_product
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
 from graphrl.xla.checkpoint.rewrite import product_of, scan_of
+from graphrl.xla.checkpoint.shards import Shards, Spec, replicated
 
 Value = Result | Outside
 Order = tuple[int, ...]  # order of a value's dimensions in memory, outermost first; () for the order that they have
@@ -100,8 +102,12 @@ class Derivative(NamedTuple):
 
 def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivative:
     """Traces the derivative by the `wanted` arguments; loops keep their carried values and compute the rest again."""
-    closed, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
+    traced, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
+    closed = on_one_device(program, wanted, traced)
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
+    for node in flat.nodes:
+        if node.type == primitives.COLLECTIVE.name:
+            node.runtime = chip.launch_seconds + node.equation.params["seconds"]
     # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
     # name cannot keep such a value.
     readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
@@ -123,10 +129,11 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
                 names.setdefault(value, name)
     outputs = [same.get(value, value) for value in flat.outputs if not hasattr(value, "value")]
     count = sum(not hasattr(value, "value") for value in flat.outputs[:results])
+    places = _places(flat.nodes, len(program.equations))
     return Derivative(
         nodes,
         [node.scope.startswith("transpose(") for node in flat.nodes],
-        _places(flat.nodes, len(program.equations)),
+        places,
         same,
         names,
         frozenset(outputs[:count]),
@@ -138,9 +145,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
             if nodes[i] is not None and node.type == "dot_general"
         },
         {
-            place: padded_bytes(eqn)
-            for place, eqn in enumerate(program.sizes.concrete(program.closed).jaxpr.eqns)
-            if eqn.primitive.name == "conv_general_dilated"
+            place: padded_bytes(node.equation)
+            for place, node in zip(places, flat.nodes, strict=True)
+            if node.type == "conv_general_dilated" and not node.scope.startswith("transpose(")
         },
         [external.bytes for external in flat.externals],
         sum(map(array_bytes, closed.out_avals)),
@@ -207,6 +214,26 @@ def gradient_jaxpr(
         if isinstance(const, jax.core.Tracer):
             raise jax.errors.UnexpectedTracerError(f"a custom rule closes over a traced value: {const}")
     return program.sizes.concrete(closed), len(smooth)
+
+
+def on_one_device(program: Program, wanted: Sequence[bool], traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Returns the jaxpr from `gradient_jaxpr` as one device runs it; gradients are split as their arguments are."""
+    if program.shards is None:
+        return traced
+    arguments, results = split_gradient(program, wanted)
+    known = [spec or replicated(aval) for spec, aval in zip(arguments, traced.in_avals, strict=True)]
+    return Shards(traced, program.shards.layout, known, results).one_device(traced)
+
+
+def split_gradient(program: Program, wanted: Sequence[bool]) -> tuple[list[Spec | None], list[Spec | None]]:
+    """Returns how arguments and results of `gradient_jaxpr` are split over devices; None where that is not known."""
+    smooth = _is_smooth(program)
+    if program.shards is None:
+        return [None] * (len(wanted) + sum(smooth)), [None] * (len(smooth) + sum(wanted))
+    arguments = [*map(program.shards.spec, program.closed.jaxpr.invars)]
+    cotangents = _split(program.shards.results, smooth)[0]
+    gradients = [spec for spec, want in zip(arguments, wanted, strict=True) if want]
+    return [*arguments, *cotangents], [*[None] * len(smooth), *gradients]
 
 
 def _is_smooth(program: Program) -> list[bool]:

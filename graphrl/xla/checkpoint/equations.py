@@ -28,11 +28,12 @@ from graphrl.graphs.readers.jaxpr.work import PARTIAL_READS, inner_jaxprs
 KERNELS = frozenset(
     str.split(
         """
-        all_gather all_to_all approx_top_k cholesky conv_general_dilated custom_call cumlogsumexp cummax cummin cumprod
-        cumsum dot_general dynamic_update_slice eig eigh fft gather geqrf hessenberg householder_product lu
-        ppermute psum psum_invariant qr ragged_all_to_all ragged_dot_general reduce_scatter reduce_window
-        reduce_window_max reduce_window_min reduce_window_sum schur select_and_gather_add select_and_scatter
-        select_and_scatter_add sort svd top_k triangular_solve tridiagonal tridiagonal_solve
+        all_gather all_to_all approx_top_k cholesky conv_general_dilated cumlogsumexp cummax cummin cumprod
+        cumsum custom_call dot_general dynamic_update_slice eig eigh fft gather geqrf graphrl_collective
+        hessenberg householder_product lu ppermute psum psum_invariant qr ragged_all_to_all ragged_dot_general
+        reduce_scatter reduce_window reduce_window_max reduce_window_min reduce_window_sum schur
+        select_and_gather_add select_and_scatter select_and_scatter_add sort svd top_k triangular_solve
+        tridiagonal tridiagonal_solve
         """
     )
 )
@@ -43,8 +44,8 @@ _NOT_REDUCTIONS = ("reduce_precision", "reduce_window", "reduce_scatter")
 VIEWS = frozenset(
     str.split(
         """
-        after bitcast_convert_type copy copy_p expand_dims loaded name optimization_barrier pvary reduce_precision
-        reshape sharding_constraint squeeze stop_gradient transpose
+        after bitcast_convert_type copy copy_p expand_dims graphrl_gathered loaded name optimization_barrier pvary
+        reduce_precision reshape reshard sharding_constraint squeeze stop_gradient transpose
         """
     )
 )

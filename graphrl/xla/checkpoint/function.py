@@ -15,15 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import register_exclusion
+from jax.sharding import AbstractMesh, Mesh
 from jax.tree_util import Partial
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.roofline import Chip
+from graphrl.graphs.roofline import Chip, Interconnect
 from graphrl.process import pause_gc
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
 from graphrl.xla.checkpoint.plans import Planned, find_plan, fingerprint_of
+from graphrl.xla.checkpoint.primitives import with_sharded_gradient
 from graphrl.xla.checkpoint.program import Program, lift_tracers, program_of
 from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
@@ -63,6 +65,9 @@ def checkpoint(
     seed: int = 0,
     cache: bool = True,
     verify: bool | Compiler = False,
+    in_shardings: Any = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    link: str | Interconnect | Mapping[str, str | Interconnect] | None = None,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Any:
@@ -84,6 +89,10 @@ def checkpoint(
     right at all sizes. A budget of bytes then needs constraints such as "b <= 1024"; loops with a symbolic number of
     steps do not run in stretches.
 
+    Several devices may share the function: by `in_shardings` or, with explicit mesh axes, by its arguments' types.
+    Within `jax.shard_map` it has the shapes of shards in any case. Bytes, budgets and seconds are then one device's;
+    seconds include collectives (`graphrl.xla.checkpoint.shards`). Gradients are split as their arguments are.
+
     The choice relies on a model: memory by the liveness of values that XLA is expected to leave unfused, time by
     roofline. Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`,
     `jax.vjp`).
@@ -103,13 +112,21 @@ def checkpoint(
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first
-        device, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes then holds by that
-        figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a lower or a higher
-        limit, until four plans were compiled. If all exceed the budget, the function without a plan is tried, and then
-        the plan of least memory that has all layers alike. Within a slowdown, a plan with all layers alike is also
-        searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown or a part, the function
-        gets no plan if XLA needs no more memory without one and it is no slower (within a slowdown: if XLA needs less).
+        device, for those of `mesh`, or by a function `(function, *args) -> jax.stages.Compiled`. A budget of bytes
+        then holds by that figure. If it is exceeded, or much of it is left, further searches of `seconds` each have a
+        lower or a higher limit, until four plans were compiled. If all exceed the budget, the function without a plan
+        is tried, and then the plan of least memory that has all layers alike. Within a slowdown, a plan with all
+        layers alike is also searched for and compiled, and taken if XLA needs clearly less memory. Within a slowdown
+        or a part, the function gets no plan if XLA needs no more memory without one and it is no slower (within a
+        slowdown: if XLA needs less).
         Plans verified by a function are not stored on disk.
+      in_shardings: how the positional arguments are split over devices, as in `jax.jit`: `PartitionSpec`s or
+        `NamedSharding`s, or None for arguments that are whole on each, for parts of the arguments' pytrees.
+      mesh: the mesh to which the `PartitionSpec`s refer. If it is an `AbstractMesh`, `verify` compiles for jax's
+        devices or, with a `chip` that is not here (an H100 or H200), for devices of that kind, by the extra
+        `gpu-compile`. By default, the mesh of the shardings, of the arguments' types, or of the context.
+      link: the link between devices, a name in `graphrl.graphs.roofline.INTERCONNECTS` or an `Interconnect`, or one for
+        each mesh axis; by default that of the chip (`LINKS`), such as NVLink.
       static_argnums, static_argnames: arguments that are values of Python, not arrays, as in `jax.checkpoint`. A call
         with any other that jax cannot trace raises an `ArgumentError`, one line with its name.
 
@@ -120,10 +137,10 @@ def checkpoint(
       ProblemError: an option is at fault. From the first call: the budget cannot be met (the message states the least
         that can); or it is of bytes, and symbolic dimensions have no upper bound.
       GraphrlError: from the first call, with `verify`: XLA does not compile the gradient alone, as within
-        `jax.shard_map`, or it takes several devices. From the first call: no sizes were found that the constraints of
-        symbolic dimensions allow.
+        `jax.shard_map`, it takes several devices without `in_shardings`, or there is no compiler for the chip. From
+        the first call: no sizes were found that the constraints of symbolic dimensions allow.
     """
-    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify)
+    settings = Settings(budget, slowdown, chip, offload, method, seconds, seed, cache, verify, in_shardings, mesh, link)
     static = Static.of(static_argnums, static_argnames)
     if fn is None:
         return lambda function: CheckpointedFunction(function, settings, static)
@@ -264,7 +281,7 @@ class CheckpointedFunction(Decorated):
         if keep:
             self._traced[key] = traced
         leaves = [*tracers, *leaves]
-        built = self._built_for(closed.jaxpr, lifted, leaves, (traced, structure) if keep else None)
+        built = self._built_for(closed.jaxpr, lifted, leaves, structure, traced if keep else None)
         planned = self._planned.pop(built.planned.fingerprint, built.planned)
         self._planned[planned.fingerprint] = planned  # now the most recent
         for kept in (self._traced, self._built):
@@ -275,26 +292,37 @@ class CheckpointedFunction(Decorated):
         return results.func(built.run(*leaves))
 
     def _built_for(
-        self, jaxpr: Any, closed: core.ClosedJaxpr, leaves: Sequence[Any], kept: tuple[Callable[..., Any], Any] | None
+        self,
+        jaxpr: Any,
+        closed: core.ClosedJaxpr,
+        leaves: Sequence[Any],
+        structure: Any,
+        kept: Callable[..., Any] | None,
     ) -> "_Built":
-        """Plans a traced call, and returns the function to run for it; `closed` is the jaxpr after `lift_tracers`.
+        """Plans a traced call, and returns the function to run for it.
 
-        If `kept` is given (the traced function, and the structure of the call), the function is jitted and stored for
-        later calls.
+        Args:
+          jaxpr: the traced call.
+          closed: the same after `lift_tracers`.
+          leaves: its arguments.
+          structure: pytree structure of the call.
+          kept: the traced function, if the result is to be jitted and stored for later calls.
         """
         key = id(jaxpr), _wanted(leaves)
         if key in self._built:
             return self._built[key]
-        program = program_of(closed)
+        layout = self._settings.layout(closed.in_avals)
+        arguments = () if layout is None else self._settings.arguments(layout, structure, closed.in_avals)
+        program = program_of(closed, layout, arguments)
         planned = self._plan_of(program, key[1])
 
         def run(*leaves: Any) -> list[Any]:
-            return evaluate(program, planned.plan, leaves)
+            return evaluate(program, planned.plan, _with_split_gradients(program, leaves))
 
         if kept is None:
             return _Built(jaxpr, planned, run)
         # without a jit around, loops would compile each time that they are differentiated
-        self._built[key] = _Built(jaxpr, planned, _jitted(run, *kept))
+        self._built[key] = _Built(jaxpr, planned, _jitted(run, kept, structure))
         return self._built[key]
 
     def _plan_of(self, program: Program, wanted: tuple[bool, ...]) -> Planned:
@@ -324,6 +352,17 @@ def traced_function(fn: Callable[..., Any], static: StaticArgs) -> Callable[...,
         return Partial(whole.unflatten, *jax.tree.leaves(results))
 
     return named_as(fn, traced)
+
+
+def _with_split_gradients(program: Program, args: Sequence[Any]) -> list[Any]:
+    """Returns the arguments; their gradients are split over devices as they are, which XLA might not do by itself."""
+    if program.shards is None or not program.shards.layout.is_automatic:
+        return list(args)
+    shardings = map(program.shards.layout.sharding, program.shards.arguments)
+    return [
+        with_sharded_gradient(arg, sharding) if differentiable(jax.typeof(arg)) else arg
+        for arg, sharding in zip(args, shardings, strict=True)
+    ]
 
 
 class _Built(NamedTuple):

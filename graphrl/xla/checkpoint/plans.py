@@ -8,6 +8,7 @@ choice, which is about arrays, to regions of the program, names of values and st
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import time
 import warnings
@@ -22,7 +23,7 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.roofline import Chip
 from graphrl.process import installed_version
-from graphrl.xla.checkpoint.derivative import gradient_jaxpr
+from graphrl.xla.checkpoint.derivative import gradient_jaxpr, on_one_device
 from graphrl.xla.checkpoint.gradient import NamedGradient, gradient_of, line_at
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program, Region, variables
 from graphrl.xla.checkpoint.report import CheckpointReport
@@ -36,7 +37,7 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 17  # increases when searches or their model change, so that older plans are not kept
+VERSION = 18  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
         if is_default(choice) and named.traced is not None:
             return gradient_seconds(named.traced, chip)
         run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
-        return gradient_seconds(gradient_jaxpr(program, wanted, run)[0], chip)
+        return gradient_seconds(on_one_device(program, wanted, gradient_jaxpr(program, wanted, run)[0]), chip)
 
     goal, before = settings.goal(pricing), time.monotonic() - begin
 
@@ -127,11 +128,12 @@ def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence
             functools.partial(search_within, settings=dataclasses.replace(settings, method="regular")),
             lambda: unplanned(name, named, pricing, settings, begin),
             goal,
-            cached(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), compiler)),
+            cached(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), settings)),
             lambda least: above_budget(settings, pricing, least),
         )
         report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
-    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=as_written)
+    devices = 1 if program.shards is None else math.prod(program.shards.layout.sizes.values())
+    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=as_written, devices=devices)
     return Planned(fingerprint, plan_of(named, choice, pricing), report)
 
 
@@ -172,6 +174,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         settings.seed,
         *settings.verified_for,
         *program.sizes.by_name.items(),
+        program.shards and (program.shards.arguments, program.shards.layout.sizes, program.shards.layout.links),
     ]
     versions = installed_version(), VERSION, jax.__version__
     fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.resolved_chip)))

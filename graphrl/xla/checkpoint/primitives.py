@@ -1,4 +1,4 @@
-"""Primitives that copy values to the host, and that make values and gradients wait for others.
+"""Primitives that copy values to the host, and that make values and gradients wait, and gathered operands.
 
 **Copies to the host** (`send_to_host`, `wait_for`). jax's own policies copy a value to the host, but nothing in the
 forward pass needs the copy. Starting a copy frees no memory, so XLA's scheduler delays it until the backward pass needs
@@ -10,6 +10,9 @@ barrier that XLA removes only after scheduling:
 
 Both equal their operands, except where a gradient is taken of a `jax.checkpoint` around them: without one, nothing is
 copied. In the backward pass, jax puts a barrier before each segment; copies come back from that barrier on.
+
+**Gathered operands of products** (`gather_equation`). Under fully sharded weights a product needs the whole weight. The
+equation that gathers it can be kept by name, as any other value of the program.
 
 **Gradients that wait** (`join_gradients`, `finish_forward`). XLA may run an op that nothing waits for at any time:
 gradients of weights, and a loss itself, often at the end of the step. Their operands stay in memory until then. If the
@@ -94,6 +97,51 @@ def _barrier(value: Any, *copies: Any, waits: bool) -> Any:
 
 _LOADED = _identity_primitive("loaded", lambda value, *_: value, _without_copies, _from_host)
 _AFTER = _identity_primitive("after", _barrier, lambda eqn: eqn.replace(params={"waits": True}), _without_copies)
+
+
+GATHERED = "graphrl_gathered"
+COLLECTIVE = core.Primitive("graphrl_collective")  # of `shards`, for estimates: it has seconds, and is never run
+COLLECTIVE.multiple_results = True
+
+
+def gather_equation(product: Any, operand: Any, result: Any, *, sharding: Any, back: Any) -> Any:
+    """Returns an equation that gathers an operand of a product, which is split over devices otherwise than the product
+    needs it. It is the identity: compilers decide how to gather, unless `pinned` is set.
+
+    Args:
+      product: the equation of the product.
+      operand, result: variables.
+      sharding, back: the operand's sharding in the product, and its own, in which its gradient is summed.
+    """
+    params = {"sharding": sharding, "back": back, "pinned": False}
+    return product.replace(primitive=_GATHERED, invars=[operand], outvars=[result], params=params, effects=frozenset())
+
+
+def pinned(gather: Any, operand: Any) -> Any:
+    """Runs an equation of `gather_equation` on a value such that the result has the sharding."""
+    return _GATHERED.bind(operand, **{**gather.params, "pinned": True})
+
+
+def with_sharded_gradient(value: Any, sharding: Any) -> Any:
+    """Returns a value whose gradient has the sharding, which the value has already."""
+    return _GATHERED.bind(value, sharding=sharding, back=sharding, pinned=True)
+
+
+def _constrained(value: Any, *, sharding: Any, pinned: bool, **_: Any) -> Any:
+    return jax.lax.with_sharding_constraint(value, sharding) if pinned else value
+
+
+_GATHERED = core.Primitive(GATHERED)
+_GATHERED.def_impl(_constrained)
+_GATHERED.def_abstract_eval(lambda value, **_: value)
+mlir.register_lowering(_GATHERED, mlir.lower_fun(_constrained, multiple_results=False))
+ad.deflinear2(
+    _GATHERED, lambda cotangent, _, *, back, pinned, **__: [_constrained(cotangent, sharding=back, pinned=pinned)]
+)
+batching.primitive_batchers[_GATHERED] = lambda args, dims, **params: (
+    _GATHERED.bind(*args, **{**params, "pinned": False}),  # shardings have no axis for the batch
+    dims[0],
+)
 
 
 NAME = "graphrl_barrier"

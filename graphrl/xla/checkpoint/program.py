@@ -10,6 +10,7 @@ that are computed again, names of values that are kept or moved, plans for the b
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -21,6 +22,9 @@ from jax.extend import core
 from jax.extend.core.primitives import name_p, remat_p
 
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
+from graphrl.xla.checkpoint.equations import is_fused
+from graphrl.xla.checkpoint.primitives import gather_equation
+from graphrl.xla.checkpoint.shards import Layout, Shards, Spec
 from graphrl.xla.checkpoint.sizes import Sizes, sizes_of
 
 Name = tuple[int, int]  # identifies a value: place (index) of the equation that writes it, and index among its results
@@ -88,12 +92,14 @@ class Program:
       label: prefix of the names of its values. It differs from the labels of all programs within it, including those of
         functions that `graphrl.checkpoint` made, since a policy applies to everything within.
       sizes: the sizes of its symbolic dimensions.
+      shards: how its values are split over devices; None on one device.
     """
 
     closed: core.ClosedJaxpr
     bodies: Mapping[int, "Program"]
     label: str
     sizes: Sizes
+    shards: Shards | None = None
 
     @property
     def equations(self) -> Sequence[Any]:
@@ -118,8 +124,11 @@ class Program:
         return {var: place for place, eqn in enumerate(self.equations) for var in eqn.outvars}
 
     def size(self, atom: Any) -> int:
-        """Returns the number of elements of an array."""
-        return math.prod(map(self.sizes.value, atom.aval.shape))
+        """Returns the number of elements of an array on one device."""
+        size = math.prod(map(self.sizes.value, atom.aval.shape))
+        if self.shards is None:
+            return size
+        return size // self.shards.layout.count(itertools.chain(*self.shards.spec(atom)))
 
     def trips(self, place: int) -> int:
         """Returns the number of steps of the scan at a place."""
@@ -159,21 +168,68 @@ def lift_tracers(closed: core.ClosedJaxpr) -> tuple[core.ClosedJaxpr, list[Any]]
     return jax.make_jaxpr(run)(*map(jax.typeof, tracers), *closed.in_avals), tracers
 
 
-def program_of(closed: core.ClosedJaxpr, label: str | None = None, sizes: Sizes | None = None) -> Program:
-    """Converts a traced function to a program. By default, the label is one that nothing within it has, and sizes are
-    chosen for its symbolic dimensions.
+def program_of(
+    closed: core.ClosedJaxpr,
+    layout: Layout | None = None,
+    arguments: Sequence[Spec] = (),
+    label: str | None = None,
+    sizes: Sizes | None = None,
+) -> Program:
+    """Converts a traced function to a program.
+
+    Args:
+      closed: the function.
+      layout: the devices that share it; None for one device.
+      arguments: how its arguments are split over these.
+      label: label of the program; by default, one that nothing within it has.
+      sizes: sizes of symbolic dimensions; by default, they are chosen.
 
     Raises:
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
     """
     if any(_is_call(eqn) for eqn in closed.jaxpr.eqns):
         closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
+    shards = None
+    if layout is not None:
+        shards = Shards(closed, layout, arguments)
+        closed, shards = with_gathers(closed, shards, arguments)
     sizes = sizes or sizes_of(closed.jaxpr)
     scans = {place: eqn for place, eqn in enumerate(closed.jaxpr.eqns) if _is_loop(eqn, sizes)}
     if label is None:
         label = f"graphrl{1 + max(_numbers(closed), default=-1)}"
-    bodies = {place: program_of(eqn.params["jaxpr"], f"{label}.{place}", sizes) for place, eqn in scans.items()}
-    return Program(closed, bodies, label, sizes)
+    bodies = {
+        place: program_of(
+            eqn.params["jaxpr"], layout, () if shards is None else shards.of_body(place), f"{label}.{place}", sizes
+        )
+        for place, eqn in scans.items()
+    }
+    return Program(closed, bodies, label, sizes, shards)
+
+
+def with_gathers(
+    closed: core.ClosedJaxpr, shards: Shards, arguments: Sequence[Spec]
+) -> tuple[core.ClosedJaxpr, Shards]:
+    """Gives operands of products that must be gathered equations of their own, so that plans can keep them.
+
+    Only operands that are computed from arguments alone and without kernels, such as weights and their conversions.
+    """
+    jaxpr = closed.jaxpr
+    outside, equations = {*jaxpr.constvars, *jaxpr.invars}, list[Any]()
+    for place, eqn in enumerate(jaxpr.eqns):
+        if is_fused(eqn) and outside.issuperset(variables(eqn.invars)):
+            outside |= {*eqn.outvars}
+        operands = [*eqn.invars]
+        for k, spec in shards.gathers(place):
+            if (var := eqn.invars[k]) in outside:
+                back = shards.layout.sharding(shards.spec(var))
+                operands[k] = core.Var(var.aval)
+                gather = gather_equation(eqn, var, operands[k], sharding=shards.layout.sharding(spec), back=back)
+                equations.append(gather)
+        equations.append(eqn.replace(invars=operands))
+    if len(equations) == len(jaxpr.eqns):
+        return closed, shards
+    closed = core.ClosedJaxpr(jaxpr.replace(eqns=equations), closed.consts)
+    return closed, Shards(closed, shards.layout, arguments)
 
 
 def _numbers(jaxpr: Any) -> Iterator[int]:

@@ -105,6 +105,7 @@ class CheckpointReport:
       sizes: sizes of symbolic dimensions for which the plan was made, and to which all figures refer.
       as_written: whether the function runs without a plan, since a custom rule of it closes over a traced value: the
         rule's gradient exists only in the trace of that value.
+      devices: number of devices that share the step; all bytes and seconds are one device's.
     """
 
     function: str
@@ -123,6 +124,7 @@ class CheckpointReport:
     compiled_bytes: int | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     as_written: bool = False
+    devices: int = 1
 
     @property
     def slowdown(self) -> float:
@@ -168,6 +170,8 @@ class CheckpointReport:
             f"planned in {format_seconds(self.search_seconds)}, {where}"
         )
         lines += sizes_lines(self.sizes)
+        if self.devices > 1:
+            lines.append(f"shared by {self.devices} devices: all figures are one device's")
         if self.as_written:
             lines.append(
                 "not planned: a custom rule closes over a traced value, so the function runs as it is written; the "

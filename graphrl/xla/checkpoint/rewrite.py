@@ -29,7 +29,14 @@ from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.equations import is_fill, is_fused, is_of_variables, is_product
-from graphrl.xla.checkpoint.primitives import finish_forward, join_gradients, send_to_host, wait_for
+from graphrl.xla.checkpoint.primitives import (
+    GATHERED,
+    finish_forward,
+    join_gradients,
+    pinned,
+    send_to_host,
+    wait_for,
+)
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
 from graphrl.xla.checkpoint.sizes import holds
 
@@ -355,6 +362,8 @@ def _run(
         waiting = []
         if implementation is not None:
             values.write(eqn.outvars, implementation(values.read(eqn.invars)))
+        if eqn.primitive.name == GATHERED and (place, 0) in names:  # kept as the product needs it
+            values.write(eqn.outvars, [pinned(eqn, *values.read(eqn.invars))])
         for k, var in enumerate(eqn.outvars):
             if values.has(var):
                 _mark(values, var, (place, k), names, ends, copies)

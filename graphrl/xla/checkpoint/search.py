@@ -24,12 +24,12 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint import report
-from graphrl.xla.checkpoint.derivative import gradient_jaxpr
+from graphrl.xla.checkpoint.derivative import gradient_jaxpr, split_gradient
 from graphrl.xla.checkpoint.gradient import ReportableGradient
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures, ReportedStretch, ReportedValue
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.settings import Compiler, Settings, UnmetError
+from graphrl.xla.checkpoint.settings import Settings, UnmetError
 from graphrl.xla.checkpoint.solvers.auto import find_solver
 from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, default_choice, is_default
 from graphrl.xla.checkpoint.solvers.goal import SAME, Goal, Solution, search_timed
@@ -275,8 +275,8 @@ def _thinned(line: np.ndarray) -> tuple[float, ...]:
     return tuple(float(part.max()) for part in np.array_split(line, POINTS))
 
 
-def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, compiler: Compiler) -> int:
-    """Compiles the gradient under a plan, and returns the bytes that XLA reports for it.
+def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPlan, settings: Settings) -> int:
+    """Compiles the gradient under a plan, and returns the bytes that XLA reports for it, on one device.
 
     Arguments, results and gradients are not included. Cotangents of results that are arrays are, as in all predictions.
 
@@ -284,19 +284,27 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
       program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
       plan: the plan to follow.
-      compiler: compiles gradients.
+      settings: the user's settings, of which `verify` says how to compile.
 
     Raises:
-      GraphrlError: XLA does not compile the gradient alone, the gradient uses several devices, or the backend does not
-        report memory.
+      GraphrlError: XLA does not compile the gradient alone, it uses several devices that no `in_shardings` describe, or
+        the backend does not report memory.
       ProblemError: the compiler does not return a `jax.stages.Compiled`.
     """
     jaxpr, _ = gradient_jaxpr(program, wanted, functools.partial(evaluate, program, plan))
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in jaxpr.in_avals]
+    arguments, results = split_gradient(program, wanted)
+    sharding = (lambda spec: None) if program.shards is None else settings.shardings(program.shards.layout)
+    shapes = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding(spec))
+        for aval, spec in zip(jaxpr.in_avals, arguments, strict=True)
+    ]
 
     def gradient(*args: Any) -> list[Any]:
-        return core.jaxpr_as_fun(jaxpr)(*args)
+        outputs = zip(core.jaxpr_as_fun(jaxpr)(*args), map(sharding, results), strict=True)
+        return [out if split is None else jax.lax.with_sharding_constraint(out, split) for out, split in outputs]
 
+    compiler = settings.compiler
+    assert compiler is not None
     try:
         compiled = compiler(gradient, *shapes)
     except Exception as error:  # jax raises many types, some without a message
@@ -307,13 +315,19 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
         raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
     shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
     devices = max((sharding.num_devices for sharding in shardings), default=1)
-    if devices > 1:
-        raise GraphrlError(f"verify: the gradient uses {devices} devices, but budgets are for one: plan without verify")
+    if devices > 1 and program.shards is None:
+        raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
     memory = compiled.memory_analysis()
     if memory is None:
         raise GraphrlError("verify: this backend does not report the memory of a compiled function")
-    cotangents = jaxpr.in_avals[len(program.closed.in_avals) :]
-    return int(memory.temp_size_in_bytes) + sum(array_bytes(aval) for aval in cotangents if aval.ndim)
+    cotangents = list(zip(jaxpr.in_avals, shapes, strict=True))[len(program.closed.in_avals) :]
+    return int(memory.temp_size_in_bytes) + sum(_device_bytes(aval, shape.sharding) for aval, shape in cotangents)
+
+
+def _device_bytes(aval: Any, sharding: Any) -> int:
+    """Returns the bytes of one device's part of an array; 0 for a scalar."""
+    part = aval if sharding is None else aval.update(shape=sharding.shard_shape(aval.shape))
+    return array_bytes(part) if aval.ndim else 0
 
 
 def verified(

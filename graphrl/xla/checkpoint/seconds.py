@@ -127,6 +127,8 @@ class _Clock:
         return copies.end
 
     def _of_kernel(self, op: Op, sizes: Sequence[int]) -> float:
+        if op.equation.primitive is primitives.COLLECTIVE:
+            return self._chip.launch_seconds + float(op.equation.params["seconds"])
         written = sum(sizes[value] for value in op.results)
         moved = bytes_moved(op.equation, [sizes[value] for value in op.values], written)
         return runtime(equation_flops(op.equation), moved, self._chip)

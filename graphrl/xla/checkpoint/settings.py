@@ -13,18 +13,22 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_abstract_mesh
 
 from graphrl.errors import ArgumentError, ProblemError
-from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, Chip, find_chip
+from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, LINKS, Chip, Interconnect, find_chip, find_link
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, parse_bytes
+from graphrl.xla.checkpoint.shards import Layout, Spec, spec_of, typed_spec
 from graphrl.xla.checkpoint.solvers.auto import find_solver
 from graphrl.xla.checkpoint.solvers.choice import Pricing
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.decorated import argument_names, function_name
+from graphrl.xla.topology import compile_for, concrete_mesh
 
 SECONDS = DEFAULT_SECONDS
+DEFAULT_LINK = "pcie-5"  # between devices for which `LINKS` has none
 Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
 Call = tuple[list[Any], dict[str, Any]]  # positional and keyword arguments
 StaticArgs = tuple[tuple[int | str, Any], ...]  # static arguments: position or name, and value
@@ -59,6 +63,9 @@ class Settings:
     seed: int = 0
     cache: bool = True
     verify: bool | Compiler = False
+    in_shardings: Any = None
+    mesh: Mesh | AbstractMesh | None = None
+    link: str | Interconnect | Mapping[str, str | Interconnect] | None = None
 
     def __post_init__(self) -> None:
         if (self.budget is None) == (self.slowdown is None):
@@ -81,6 +88,14 @@ class Settings:
             )
         if self.chip is not None:
             find_chip(self.chip)
+        if self.mesh is not None and not isinstance(self.mesh, Mesh | AbstractMesh):
+            raise ProblemError(f"mesh is a {type(self.mesh).__name__}: must be a jax.sharding.Mesh or AbstractMesh")
+        for sharding in jax.tree.leaves(self.in_shardings, is_leaf=_is_sharding):
+            if not _is_sharding(sharding):
+                fault = f"in_shardings has {reprlib.repr(sharding)}: must be PartitionSpecs or NamedShardings"
+                raise ProblemError(fault)
+        for link in self.link.values() if isinstance(self.link, Mapping) else [self.link]:
+            _ = link is None or find_link(link)
         find_solver(self.method)
         check_seed(self.seed)
         _ = Budget(None, self.seconds)
@@ -111,6 +126,15 @@ class Settings:
             return compile_here if self.verify else None
         return self.verify
 
+    def shardings(self, layout: Layout) -> Callable[[Spec | None], NamedSharding | None]:
+        """Returns a function that gives the shardings of arrays, on the devices to compile for.
+
+        Raises:
+          GraphrlError: XLA has no compiler for these devices here.
+        """
+        name = None if self.chip is None else find_chip(self.chip).name
+        return dataclasses.replace(layout, mesh=concrete_mesh(layout.mesh, name)).sharding
+
     @property
     def is_stored(self) -> bool:
         """True if plans are stored on disk: with `cache`, unless a user's function compiles the gradients."""
@@ -121,6 +145,63 @@ class Settings:
         """Kind and platform version of the device that plans are verified for; empty if `verify` is not True."""
         device = jax.devices()[0]
         return (device.device_kind, device.client.platform_version) if self.verify is True else ()
+
+    def layout(self, avals: Sequence[Any]) -> Layout | None:
+        """Returns the devices that share a function with arguments of these types; None if it runs on one."""
+        given = jax.tree.leaves(self.in_shardings, is_leaf=_is_sharding)
+        mesh = self.mesh or next((each.mesh for each in given if isinstance(each, NamedSharding)), None)
+        if mesh is None:
+            typed = (getattr(getattr(aval, "sharding", None), "mesh", None) for aval in avals)
+            meshes = [each for each in (*typed, get_abstract_mesh()) if each is not None and not each.empty]
+            mesh = next(iter(meshes), None)
+            if self.in_shardings is None and (mesh is None or set(mesh.axis_types) == {AxisType.Auto}):
+                return None  # automatic axes, of which types show nothing
+            if mesh is None:
+                raise ProblemError("in_shardings has PartitionSpecs alone: give their mesh=")
+        sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        if mesh.size == 1:
+            return None
+        chip = self.resolved_chip
+        own = self.link if isinstance(self.link, Mapping) else dict.fromkeys(sizes, self.link)
+        if unknown := sorted({*own} - {*sizes}):
+            raise ProblemError(f"link has mesh axis {unknown[0]!r}: the mesh has {', '.join(sizes)}")
+        links = {axis: find_link(own.get(axis) or LINKS.get(chip.name, DEFAULT_LINK)) for axis in sizes}
+        return Layout(sizes, links, mesh)
+
+    def arguments(self, layout: Layout, structure: Any, avals: Sequence[Any]) -> list[Spec]:
+        """Returns how the arguments of a call are split over devices: as their types say, or `in_shardings`.
+
+        Args:
+          layout: the devices.
+          structure: pytree structure of the call's `(args, kwargs)`.
+          avals: types of the arguments, the last of which are those of the call.
+
+        Raises:
+          ProblemError: `in_shardings` do not fit the arguments.
+        """
+        args, kwargs = jax.tree.unflatten(structure, [0] * structure.num_leaves)
+        prefix = jax.tree.map(lambda each: each or PartitionSpec(), self.in_shardings, is_leaf=_is_sharding)
+        if _is_sharding(self.in_shardings):
+            prefix = [self.in_shardings or PartitionSpec()] * len(args)
+        try:
+            whole = jax.tree.broadcast(list(prefix), list(args), is_leaf=_is_sharding)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ProblemError(f"in_shardings do not fit the positional arguments, as in jax.jit: {reason}") from error
+        given = jax.tree.leaves(whole, is_leaf=_is_sharding)
+        rest = len(avals) - len(given) - len(jax.tree.leaves(kwargs))
+        partitions = [*[None] * rest, *given, *[None] * (len(avals) - rest - len(given))]
+        specs = []
+        for aval, sharding in zip(avals, partitions, strict=True):
+            partition = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+            shape = getattr(aval, "shape", ())
+            spec = typed_spec(aval) or spec_of(partition, len(shape))
+            if unknown := [axis for axes in spec for axis in axes if axis not in layout.sizes]:
+                raise ProblemError(f"in_shardings has mesh axis {unknown[0]!r}: the mesh has {', '.join(layout.sizes)}")
+            if len(partition or ()) > len(shape):
+                raise ProblemError(f"in_shardings has {partition} for an array of shape {shape}")
+            specs.append(spec)
+        return specs
 
     def goal(self, pricing: Pricing) -> Goal:
         """Converts the user's limit to bytes, or to a slowdown, for one gradient.
@@ -143,8 +224,16 @@ class Settings:
         return Goal(peak=left, moves=self.offload)
 
 
+def _is_sharding(value: Any) -> bool:
+    return value is None or isinstance(value, PartitionSpec | NamedSharding)
+
+
 def compile_here(function: Callable[..., Any], *args: Any) -> Any:
-    """Compiles a function for jax's first device and for the shapes `args`; returns a `jax.stages.Compiled`."""
+    """Compiles a function for the shapes `args`, for the devices of their shardings or jax's first device; returns a
+    `jax.stages.Compiled`.
+    """
+    if any(shape.sharding is not None for shape in args):
+        return compile_for(function, *args)
     with jax.default_device(jax.devices()[0]):
         return jax.jit(function).lower(*args).compile()
 

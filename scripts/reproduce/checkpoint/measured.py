@@ -121,6 +121,11 @@ def build(name: str, *, small: bool = False, batch: int | None = None) -> Progra
 Gradient = Callable[..., Any]
 Method = Callable[[Program], Gradient]
 
+# programs of `sharded`, which share the names of methods
+SHARDED = (
+    "fully sharded transformer", "fully sharded Llama", "tensor-parallel Llama", "expert-parallel mixture of experts",
+    "data-parallel vision transformer", "data-parallel U-Net",
+)  # fmt: skip
 CHIP = "h200"  # of predicted times
 NONE = "none"
 POLICIES: Mapping[str, Any] = {
@@ -160,8 +165,8 @@ HOSTED = {
     for method, limit in LIMITS.items()
     if limit in (0.05, 0.1, 0.2)
 }
-_TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
-MATCHED = {f"graphrl as slow as {rule}": rule for rule in _TIMED}  # by the same estimate
+TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
+MATCHED = {f"graphrl as slow as {rule}": rule for rule in TIMED}  # by the same estimate
 # shares of jax's memory. Time limits leave small programs unchanged: their peak is the workspace of a matrix product
 KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
 PLANNED = (*LIMITS, *HOSTED, *MATCHED, *KEEPING)
@@ -223,7 +228,7 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program, method or chip is not known.
         """
-        check_known("program", self.programs or (), PROGRAMS | LONG)
+        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED))
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
         find_chip(self.chip)
 

@@ -367,7 +367,7 @@ def test_gradients_on_several_devices_are_refused() -> None:
         return jnp.sin(jax.lax.with_sharding_constraint(jnp.sin(x), spread)).sum()
 
     fn = graphrl.checkpoint(shared, slowdown=0.1, verify=True, seconds=0.1, cache=False)
-    with pytest.raises(GraphrlError, match="the gradient uses 2 devices, but budgets are for one"):
+    with pytest.raises(GraphrlError, match="the gradient uses 2 devices: give in_shardings=, or plan without verify"):
         fn.report(X)
 
 
