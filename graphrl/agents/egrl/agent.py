@@ -19,7 +19,8 @@ from graphrl.agents.egrl.learner import init_search, learner, search_of
 from graphrl.agents.egrl.network import NETWORK_SETTINGS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import MapSizes, common_sizes
-from graphrl.costs.maps.problem import map_problem
+from graphrl.costs.maps.drawn import draw_chip, seed_of, with_flops
+from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_layers
 from graphrl.graphs.graph import ComputationGraph
@@ -32,8 +33,16 @@ from graphrl.training.data import DataConfig
 
 
 def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) -> Layers:
-    """Converts graphs to padded problems of the chip."""
-    return layers([map_problem(graph, config.problem) for graph in graphs], to, config.hint)
+    """Converts graphs to padded problems of the chip, or of drawn ones (`EgrlConfig.drawn`)."""
+    return layers([_problem(config, graph) for graph in graphs], to, config.hint, config.placement)
+
+
+def _problem(config: EgrlConfig, graph: ComputationGraph) -> MapProblem:
+    chip, seed = config.problem, seed_of(graph)
+    if seed % 1000 >= 1000 * config.drawn:
+        return map_problem(graph, chip)
+    graph = with_flops(graph)
+    return map_problem(graph, draw_chip(graph, seed, len(chip.memories)))
 
 
 def sizes(graphs: Sequence[ComputationGraph]) -> MapSizes:
@@ -69,7 +78,7 @@ AGENT = Agent(
     schedule=Schedule(steps=400, validate_every=25, checkpoint_every=25),
     load=lambda _, names: load_layers(names),
     sizes=lambda _, graphs: sizes(graphs),
-    shares="individuals",
+    shares=lambda config: "individuals" if config.learning == "search" else "graphs",
 )
 
 
@@ -173,7 +182,8 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Runs generations until the budget is spent; of the last one, only the maps that the budget covers are
     evaluated.
     """
-    instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
+    instances = layers([task.problem], None, config.hint, config.placement)
+    root = jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
     state = _init(config, instances, root, policy)
     while not task.spent():

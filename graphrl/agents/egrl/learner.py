@@ -3,6 +3,7 @@
 PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -13,14 +14,16 @@ from jax.sharding import Mesh
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, observe, speedup, start
 from graphrl.agents.egrl.domain import evaluate as evaluate_maps
-from graphrl.agents.egrl.network import likeliest, networks
+from graphrl.agents.egrl.network import likeliest, networks, place_all, turn_network
 from graphrl.learning import collaborative, ppo
 from graphrl.learning import learner as learning
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import PolicyValue, PpoSettings
+from graphrl.learning.ppo.settings import choice_count, log_probs
 from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
+_LEAST_DEVIATION = 1e-3  # of rewards: smaller differences are worth less than a whole step
 # Advantages are relative to the other maps of a graph, so that the value network is a constant without parameters.
 _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
 
@@ -72,6 +75,8 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
 
     The metrics are those of `ppo.learn` without "value_error" and "explained_variance", as there is no value network.
     """
+    if config.placement == "sequential":
+        return _update_turns(config, state, key, batch)
     try_key, learn_key = jax.random.split(key)
     settings, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
@@ -84,6 +89,45 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
     state, metrics = ppo.learn(settings, both, state, learning.keys(learn_key, graphs), maps)
     del metrics["value_error"], metrics["explained_variance"]
     return state, metrics
+
+
+def _update_turns(
+    config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers
+) -> tuple[LearnerState, Metrics]:
+    """Runs a PPO update of the sequential policy: every map is an observation with the features of all its turns."""
+    try_key, learn_key = jax.random.split(key)
+    graphs, count = batch.placed.shape[0], config.samples
+    settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
+    turns = PolicyValue(turn_network(config), _NO_VALUE)
+
+    def one(key: jax.Array, problem: Layers) -> tuple[Any, jax.Array, jax.Array]:
+        def sample(key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+            placed = place_all(config, state.params["policy"], problem.visits, key)  # type: ignore[arg-type]
+            reward = evaluate_maps(problem, placed.map, config.reward)
+            return (placed.features, placed.bias), placed.choice, reward
+
+        return jax.vmap(sample)(jax.random.split(key, count))
+
+    observation, choice, reward = jax.vmap(one)(learning.keys(try_key, graphs), batch)
+    centred = reward - reward.mean(1, keepdims=True)
+    advantage = centred / (jnp.sqrt(jnp.square(centred).mean(1, keepdims=True)) + _LEAST_DEVIATION)
+
+    def rows(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.reshape(graphs * count, *leaf.shape[2:]), tree)
+
+    observation, choice = rows((observation, choice))
+    logits = jax.vmap(turns.policy.apply, (None, 0))(state.params["policy"], observation)
+    maps = ppo.Samples(
+        observation=observation,
+        choices=jax.vmap(choice_count)(logits),
+        action=choice[:, None],
+        log_prob=log_probs(logits, choice)[:, None],
+        value=jnp.zeros(graphs * count),
+        reward=advantage.reshape(-1, 1),
+    )
+    state, metrics = ppo.learn(settings, turns, state, learning.keys(learn_key, graphs * count), maps)
+    del metrics["value_error"], metrics["explained_variance"]
+    return state, metrics | {"return": learning.mean(reward)}
 
 
 def ppo_settings(config: EgrlConfig) -> PpoSettings:
