@@ -15,7 +15,7 @@ import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers
-from graphrl.agents.egrl.learner import init_search, learner, search_of
+from graphrl.agents.egrl.learner import TunedState, init_search, init_tuning, learner, search_of, tune
 from graphrl.agents.egrl.network import NETWORK_SETTINGS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import MapSizes, common_sizes
@@ -81,6 +81,9 @@ AGENT = Agent(
     shares=lambda config: "individuals" if config.learning == "search" else "graphs",
 )
 
+
+# Settings of the search that starts from a sequential policy: its learner is PPO.
+TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 20}
 
 MAX_STEPS = 2_000  # attention over all pairs of steps, for all networks of a generation in one batch: about 10 GB
 
@@ -151,6 +154,8 @@ def solve(
         return _search(task, config, None)
     policy = Policy.load(checkpoint).checked(task.problem)
     config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in NETWORK_SETTINGS})
+    if config.placement == "sequential":
+        config = dataclasses.replace(config, **TUNING)
     return _search(task, config, policy.params)
 
 
@@ -185,9 +190,11 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     instances = layers([task.problem], None, config.hint, config.placement)
     root = jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
-    state = _init(config, instances, root, policy)
+    functions = (_init, _generation) if config.placement == "independent" else (_init_tuning, _tune)
+    init, generation = functions
+    state = init(config, instances, root, policy)
     while not task.spent():
-        state, _, actions = _generation(config, state, instances, root)
+        state, actions = generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
     return task.best_map()
 
@@ -199,9 +206,16 @@ def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
 
 
 _init = jax.jit(init_search, static_argnums=0)
+_init_tuning = jax.jit(init_tuning, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _generation(config: EgrlConfig, state: collaborative.State, instances: Layers, root: jax.Array) -> Any:
     key = jax.random.fold_in(root, state.step)
-    return collaborative.generation(*search_of(config, instances), state, key, instances)
+    state, _, actions = collaborative.generation(*search_of(config, instances), state, key, instances)
+    return state, actions
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _tune(config: EgrlConfig, state: TunedState, instances: Layers, root: jax.Array) -> Any:
+    return tune(config, state, jax.random.fold_in(root, state.step), instances)

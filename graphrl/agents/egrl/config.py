@@ -50,6 +50,7 @@ class EgrlConfig:
       entropy_coefficient: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to
         nothing on a toy whose best map is known).
       rate: Adam's learning rate.
+      decay_steps: number of PPO's updates over which it falls to a twentieth along a cosine; 0 keeps it.
       strength: standard deviation of mutations of weights (ours).
       chromosome_strength: standard deviation of mutations of chromosomes (the published code's).
       temperature: highest initial temperature of chromosomes (the published code's). At 0.03 chromosomes nearly follow
@@ -88,6 +89,7 @@ class EgrlConfig:
     boltzmann: float = 0.0
     entropy_coefficient: float = 0.2
     rate: float = 1e-3
+    decay_steps: int = 0
     strength: float = 0.05
     chromosome_strength: float = 0.1
     temperature: float = 10.0
@@ -103,7 +105,7 @@ class EgrlConfig:
     def __post_init__(self) -> None:
         integers = {"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)}
         integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MAX_COUNT)}
-        integers |= {"samples": (2, 100_000), "passes": (1, 100)}
+        integers |= {"samples": (2, 100_000), "passes": (1, 100), "decay_steps": (0, MAX_COUNT)}
         names = {"variant": Variant, "learning": Learning, "reward": Reward, "hint": Hint}
         names |= {"encoder": Encoding, "operators": Source, "placement": Placement}
         check_ranges(

@@ -5,7 +5,7 @@ PPO trains one policy on maps of many graphs. Each map is an episode of one step
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, observe, speedup, start
 from graphrl.agents.egrl.domain import evaluate as evaluate_maps
 from graphrl.agents.egrl.network import likeliest, networks, place_all, turn_network
-from graphrl.learning import collaborative, ppo
+from graphrl.learning import collaborative, evolution, ppo
 from graphrl.learning import learner as learning
+from graphrl.learning.evolution import Population
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import PolicyValue, PpoSettings
 from graphrl.learning.ppo.settings import choice_count, log_probs
@@ -94,30 +95,49 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
 def _update_turns(
     config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers
 ) -> tuple[LearnerState, Metrics]:
-    """Runs a PPO update of the sequential policy: every map is an observation with the features of all its turns."""
+    """Runs a PPO update of the sequential policy on maps that it samples."""
     try_key, learn_key = jax.random.split(key)
-    graphs, count = batch.placed.shape[0], config.samples
+    return _learn_turns(config, state, learn_key, _sample_maps(config, state.params["policy"], try_key, batch))
+
+
+class _Maps(NamedTuple):
+    """Maps of the sequential policy, a for each of g graphs, with V turns each."""
+
+    turns: Any  # [g, a, V, ...], inputs of the network
+    choice: jax.Array  # [g, a, V] int32
+    map: jax.Array  # [g, a, N, 2] int32
+    reward: jax.Array  # [g, a] float32
+
+
+def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> _Maps:
+    def one(key: jax.Array, problem: Layers) -> _Maps:
+        def sample(key: jax.Array) -> _Maps:
+            placed = place_all(config, params, problem.visits, key)  # type: ignore[arg-type]
+            reward = evaluate_maps(problem, placed.map, config.reward)
+            return _Maps((placed.features, placed.bias), placed.choice, placed.map, reward)
+
+        return jax.vmap(sample)(jax.random.split(key, config.samples))
+
+    return jax.vmap(one)(learning.keys(key, batch.placed.shape[0]), batch)
+
+
+def _learn_turns(
+    config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps
+) -> tuple[LearnerState, Metrics]:
+    """Takes PPO's gradient steps on maps: each is an observation with the features of all its turns."""
+    graphs, count = maps.reward.shape
     settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
     turns = PolicyValue(turn_network(config), _NO_VALUE)
 
-    def one(key: jax.Array, problem: Layers) -> tuple[Any, jax.Array, jax.Array]:
-        def sample(key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-            placed = place_all(config, state.params["policy"], problem.visits, key)  # type: ignore[arg-type]
-            reward = evaluate_maps(problem, placed.map, config.reward)
-            return (placed.features, placed.bias), placed.choice, reward
-
-        return jax.vmap(sample)(jax.random.split(key, count))
-
-    observation, choice, reward = jax.vmap(one)(learning.keys(try_key, graphs), batch)
-    centred = reward - reward.mean(1, keepdims=True)
+    centred = maps.reward - maps.reward.mean(1, keepdims=True)
     advantage = centred / (jnp.sqrt(jnp.square(centred).mean(1, keepdims=True)) + _LEAST_DEVIATION)
 
     def rows(tree: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.reshape(graphs * count, *leaf.shape[2:]), tree)
 
-    observation, choice = rows((observation, choice))
+    observation, choice = rows((maps.turns, maps.choice))
     logits = jax.vmap(turns.policy.apply, (None, 0))(state.params["policy"], observation)
-    maps = ppo.Samples(
+    samples = ppo.Samples(
         observation=observation,
         choices=jax.vmap(choice_count)(logits),
         action=choice[:, None],
@@ -125,16 +145,72 @@ def _update_turns(
         value=jnp.zeros(graphs * count),
         reward=advantage.reshape(-1, 1),
     )
-    state, metrics = ppo.learn(settings, turns, state, learning.keys(learn_key, graphs * count), maps)
+    state, metrics = ppo.learn(settings, turns, state, learning.keys(key, graphs * count), samples)
     del metrics["value_error"], metrics["explained_variance"]
-    return state, metrics | {"return": learning.mean(reward)}
+    return state, metrics | {"return": learning.mean(maps.reward)}
+
+
+class TunedState(NamedTuple):
+    """State of a search that starts from a sequential policy."""
+
+    population: Population  # of networks; None for variant "pg"
+    learner: LearnerState | None  # None for variant "ea"
+    step: jax.Array  # [] int32, number of generations so far
+
+
+def init_tuning(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any) -> TunedState:
+    """Creates the state of `tune`: the population has the policy and mutated copies of it, and the learner starts from
+    the policy.
+    """
+    networks = learner = None
+    if count := config.settings.networks:
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), policy)
+        mutated = evolution.mutate(key, copies, config.strength, config.operators)
+        networks = jax.tree.map(lambda leaf, own: leaf.at[0].set(own), mutated, policy)
+    if config.variant != "ea":
+        learner = init_ppo(config, instances, key, jax.tree.map(jnp.asarray, policy))
+    return TunedState(Population(networks, None), learner, jnp.int32(0))
+
+
+def tune(
+    config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layers
+) -> tuple[TunedState, jax.Array]:
+    """Runs a generation from a sequential policy on one graph: evolution, a PPO update in place of SAC's steps, and
+    migration of the learner's network.
+
+    SAC's noise on the logits would change many choices of a sequence at once; PPO samples each choice given those
+    before it.
+
+    Returns:
+      The state, and the maps of all roll-outs, `[p, 1, N, 2]` int32: the population's, then `config.samples` of the
+      learner.
+    """
+    evolve_key, try_key, learn_key = jax.random.split(key, 3)
+    (networks, _), learner, step = state
+    maps = []
+    if networks is not None:
+        problem = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), instances)
+        own = jax.vmap(lambda params: likeliest(config, params, problem))(networks)
+        fitness = jax.vmap(partial(evaluate_maps, problem, reward=config.reward))(own)
+        population, chosen = evolution.next_generation(config.settings.evolution, evolve_key, state.population, fitness)
+        maps.append(own)
+    else:
+        population = state.population
+    if learner is not None:
+        sampled = _sample_maps(config, learner.params["policy"], try_key, instances)
+        learner, _ = _learn_turns(config, learner, learn_key, sampled)
+        maps.append(sampled.map[0])
+        if networks is not None:
+            newcomer = jax.tree.map(lambda leaf: leaf[None], learner.params["policy"])
+            population = evolution.migrate(population, fitness, chosen, newcomer)
+    return TunedState(population, learner, step + 1), jnp.concatenate(maps)[:, None]
 
 
 def ppo_settings(config: EgrlConfig) -> PpoSettings:
     """Returns the settings of PPO. The ratio is per choice: with hundreds of choices the joint ratio leaves the
     clipping range immediately.
     """
-    return PpoSettings(
+    settings = PpoSettings(
         steps=1,
         environments=config.samples,
         minibatches=1,
@@ -144,6 +220,7 @@ def ppo_settings(config: EgrlConfig) -> PpoSettings:
         learning_rate=config.rate,
         max_grad_norm=1.0,
     )
+    return dataclasses.replace(settings, decay_steps=config.decay_steps * settings.epochs)
 
 
 def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:
