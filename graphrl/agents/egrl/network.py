@@ -132,6 +132,7 @@ TRAINING_DEFAULTS: dict[str, Any] = {
     "population": 30,
     "hint": "uniform",
     "preference": 2.0,
+    "samples": 16,
     "width": 32,
 }
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.costs.maps.problem import MapProblem
+from graphrl.costs.maps.problem import MapProblem, live_pages
 from graphrl.networks.base import NEVER
 
 READERS = 12  # of an output: those that take longest to read it. More would only change features, not costs.
@@ -35,9 +35,12 @@ FEATURES = (
     "most_saving",  # saving if everything else took no time
     "size",  # log of pages over the memory's; 0 for memory 0, as are the next ones
     "room_left",  # log of the share of the memory that is left at the fullest step of the tensor's life
+    "growth",  # log of what the tensor adds to the most that the memory holds in any step, over its size
     "free",  # share of the memory that is free, over all steps
     "demand",  # log of what later tensors would take over what is free
     "rank",  # log of what the tensor and those that save more per page would take over the memory's size
+    "crowd",  # log of the pages of all tensors at the fullest step of the tensor's life over the memory's
+    "outputs",  # log of the most pages of outputs in any step over the memory's
     "fits",  # 1 if there is room
     "here",  # 1 if the tensor is there now
     "is_slowest",
@@ -65,7 +68,7 @@ class Visits(NamedTuple):
     area: jax.Array  # [T] float32, pages times steps
     rows: jax.Array  # [T, K + 1] int32, steps that read or write a tensor; N for padding
     seconds: jax.Array  # [T, K + 1, M] float32, of that
-    static: jax.Array  # [T, M, 5] float32, first_saving, most_saving, size, rank, speed
+    static: jax.Array  # [T, M, 7] float32, first_saving, most_saving, size, rank, speed, crowd, outputs
     price: jax.Array  # [M] float32, saving per page and step at which the memory is full, roughly
     demand: jax.Array  # [T] float32, pages times steps of the tensors after each turn
     compute: jax.Array  # [N + 1] float32, seconds of operations
@@ -122,7 +125,10 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
     size[:, 1:] = np.log(pages.sum(1)[:, None] / np.maximum(capacity[1:], 1) + 1e-4) / 3
     total = seconds.sum(1)
     speed = np.log((total[:, :1] + 1e-6) / (total + 1e-6)) / 3
-    static = np.stack([_log(10 * saving), _log(10 * most), size, rank, speed], -1)
+    crowd, outputs = _crowds(problem, begin, end.max(1))
+    crowds = np.zeros((2, *density.shape))
+    crowds[:, :, 1:] = np.log(np.stack([crowd, outputs])[:, :, None] / np.maximum(capacity[1:], 1) + 1e-3) / 3
+    static = np.stack([_log(10 * saving), _log(10 * most), size, rank, speed, *crowds], -1)
     memory, used = np.zeros(2 * steps, np.int32), np.zeros((m, steps))
     memory[own] = start.T.ravel()
     for tensor in np.flatnonzero(memory):
@@ -166,6 +172,13 @@ def _lives(problem: MapProblem, steps: int) -> tuple[np.ndarray, np.ndarray, np.
     np.maximum.at(end, (steps + step, part), last)
     np.add.at(pages, (steps + step, part), size[::-1])
     return begin, end, pages
+
+
+def _crowds(problem: MapProblem, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the most pages of all tensors in a step of each tensor's life, and of outputs in any step: `[T]` each."""
+    live = live_pages(problem, np.ones(len(problem.writer), bool))
+    most = np.maximum.reduceat(np.append(live, 0), np.stack([begin, end + 1], 1).ravel())[::2]
+    return most + problem.weight_pages.sum(), np.full(len(begin), live.max(initial=0))
 
 
 def _uses(problem: MapProblem, steps: int, unit: float) -> tuple[np.ndarray, np.ndarray]:
@@ -255,7 +268,8 @@ def _look(
     span = _span(visits, tensor)
     live = visits.pages[tensor] @ span
     used = state.used - here[:, None] * live[None]
-    left = capacity - ((used + live[None]) * span.max(0)[None]).max(1)
+    after = ((used + live[None]) * span.max(0)[None]).max(1)  # pages at the fullest step of its life
+    left, growth = capacity - after, jnp.maximum(after - used.max(1), 0.0)
     is_small = memory > 0
     fits = (left >= -1e-6 * capacity) | ~is_small
     free = 1 - used.sum(1) / (capacity * visits.steps + 1e-9)
@@ -269,7 +283,7 @@ def _look(
     density = jnp.maximum(saving, 0.0) / visits.area[tensor]
     over = jnp.log((density + 1e-12) / (visits.price + 1e-12))
     room = capacity * visits.steps * jnp.maximum(free, 0.0)
-    first, most, size, rank, speed = visits.static[tensor].T
+    first, most, size, rank, speed, crowd, outputs = visits.static[tensor].T
     now, least = state.busy[rows[0]].max(), visits.compute[rows[0]]
     step = rows[0]
 
@@ -287,9 +301,12 @@ def _look(
         most,
         size,
         small(jnp.log(jnp.clip(left / (capacity + 1e-9), 1e-3, 1)) / 3),
+        small(jnp.log(growth / (capacity + 1e-9) + 1e-3) / 3),
         small(free),
         small(jnp.clip(jnp.log((visits.demand[turn] + 1) / (room + 1)), -5, 5) / 2),
         rank,
+        crowd,
+        outputs,
         _number(fits),
         here,
         _number(~is_small),
