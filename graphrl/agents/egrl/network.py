@@ -69,7 +69,7 @@ class TurnLogits(nn.Module):
         each = nn.Dense(self.width)(features)
         mean = nn.Dense(self.width, use_bias=False)(features.mean(-2))[..., None, :]
         hidden = nn.relu(nn.Dense(self.width)(nn.relu(each + mean)))
-        score = nn.Dense(1, kernel_init=SMALL)(hidden)[..., 0]
+        score = nn.Dense(1, use_bias=False, kernel_init=SMALL)(hidden)[..., 0]
         return jnp.where(bias > NEVER / 2, score + bias, NEVER)
 
 

@@ -54,7 +54,7 @@ FEATURES = (
     "turn",  # share of the tensors placed in this pass
     "pass",
 )
-_ALL = 1e9  # pages of memory 0, in any unit
+_ALL = 1e9  # pages of memory 0
 
 
 class Visits(NamedTuple):
@@ -257,38 +257,54 @@ def place(
     return Placed(features, bias, choice, state.memory.reshape(2, n).T)
 
 
+class _Room(NamedTuple):
+    """Room for a tensor in each memory, without the room that it takes itself now: `[M]` each."""
+
+    fits: jax.Array  # bool, always True for memory 0
+    left: jax.Array  # pages left with it, at the fullest step of its life
+    growth: jax.Array  # pages that it adds to the fullest step of all
+    free: jax.Array  # share of the memory that is free, over all steps
+
+
+def _room(visits: Visits, state: _State, tensor: jax.Array) -> _Room:
+    m, capacity = len(visits.capacity), visits.capacity
+    here, span = jax.nn.one_hot(state.memory[tensor], m), _span(visits, tensor)
+    live = (visits.pages[tensor] @ span)[None]
+    used = state.used - here[:, None] * live
+    most = ((used + live) * span.max(0)[None]).max(1)
+    left = capacity - most
+    fits = (left >= -1e-6 * capacity) | (jnp.arange(m) == 0)
+    free = jnp.maximum(1 - used.sum(1) / (capacity * visits.steps + 1e-9), 0.0)
+    return _Room(fits, left, jnp.maximum(most - used.max(1), 0.0), free)
+
+
+def _saving(visits: Visits, state: _State, tensor: jax.Array) -> jax.Array:
+    """Computes the seconds that the tensor saves in each memory, less than in memory 0: `[M]` float32."""
+    m, rows, seconds = len(visits.capacity), visits.rows[tensor], visits.seconds[tensor]
+    others = state.busy[rows] - jax.nn.one_hot(state.memory[tensor], m)[None] * seconds
+    each = others[:, None, :] + jnp.eye(m)[None] * seconds[:, :, None]  # [K + 1, memory of the tensor, M]
+    times = jnp.maximum(each.max(-1), visits.compute[rows][:, None])
+    return (times[:, :1] - times).sum(0)
+
+
 def _look(
     visits: Visits, state: _State, tensor: jax.Array, number: jax.Array, preference: float
 ) -> tuple[jax.Array, jax.Array]:
     """Computes `FEATURES` of a tensor in each memory, `[M, F]` float32, and the bias `[M]`, at one turn."""
     tensors, m = len(visits.order), len(visits.capacity)
-    memory = jnp.arange(m)
-    here = _number(memory == state.memory[tensor])
-    turn, capacity = number % tensors, visits.capacity
-    span = _span(visits, tensor)
-    live = visits.pages[tensor] @ span
-    used = state.used - here[:, None] * live[None]
-    after = ((used + live[None]) * span.max(0)[None]).max(1)  # pages at the fullest step of its life
-    left, growth = capacity - after, jnp.maximum(after - used.max(1), 0.0)
-    is_small = memory > 0
-    fits = (left >= -1e-6 * capacity) | ~is_small
-    free = 1 - used.sum(1) / (capacity * visits.steps + 1e-9)
-    rows, seconds = visits.rows[tensor], visits.seconds[tensor]
-    others = state.busy[rows] - here[None] * seconds
-    each = others[:, None, :] + jnp.eye(m)[None] * seconds[:, :, None]
-    times = jnp.maximum(each.max(-1), visits.compute[rows][:, None])
-    saving = (times[:, :1] - times).sum(0)
-    best = jnp.where(fits, saving, -jnp.inf).max()
-    life = visits.end[tensor].max() - visits.begin[tensor] + 1
+    memory, turn, step = jnp.arange(m, dtype=jnp.int32), number % tensors, visits.rows[tensor, 0]
+    room, saving, capacity = _room(visits, state, tensor), _saving(visits, state, tensor), visits.capacity + 1e-9
+    best = jnp.where(room.fits, saving, -jnp.inf).max()
     density = jnp.maximum(saving, 0.0) / visits.area[tensor]
-    over = jnp.log((density + 1e-12) / (visits.price + 1e-12))
-    room = capacity * visits.steps * jnp.maximum(free, 0.0)
+    life = visits.end[tensor].max() - visits.begin[tensor] + 1
     first, most, size, rank, speed, crowd, outputs = visits.static[tensor].T
-    now, least = state.busy[rows[0]].max(), visits.compute[rows[0]]
-    step = rows[0]
+    now, least = state.busy[step].max(), visits.compute[step]
 
     def small(values: jax.Array) -> jax.Array:
-        return jnp.where(is_small, values, 0.0)
+        return jnp.where(memory > 0, values, 0.0)
+
+    def ratio(above: jax.Array, below: jax.Array) -> jax.Array:
+        return jnp.clip(jnp.log(above / below), -5, 5) / 2
 
     def alike(value: Any) -> jax.Array:
         return jnp.broadcast_to(_number(value), (m,))
@@ -296,20 +312,20 @@ def _look(
     columns = (
         _log(10 * saving),
         _log(10 * (saving - best)),
-        small(jnp.clip(over, -5, 5) / 2),
+        small(ratio(density + 1e-12, visits.price + 1e-12)),
         first,
         most,
         size,
-        small(jnp.log(jnp.clip(left / (capacity + 1e-9), 1e-3, 1)) / 3),
-        small(jnp.log(growth / (capacity + 1e-9) + 1e-3) / 3),
-        small(free),
-        small(jnp.clip(jnp.log((visits.demand[turn] + 1) / (room + 1)), -5, 5) / 2),
+        small(jnp.log(jnp.clip(room.left / capacity, 1e-3, 1)) / 3),
+        small(jnp.log(room.growth / capacity + 1e-3) / 3),
+        small(room.free),
+        small(ratio(visits.demand[turn] + 1, capacity * visits.steps * room.free + 1)),
         rank,
         crowd,
         outputs,
-        _number(fits),
-        here,
-        _number(~is_small),
+        _number(room.fits),
+        jax.nn.one_hot(state.memory[tensor], m),
+        _number(memory == 0),
         _number(memory == m - 1),
         speed,
         alike(tensor >= tensors // 2),
@@ -317,16 +333,19 @@ def _look(
         alike(_number(step) / visits.steps),
         alike(_log(10 * jnp.maximum(now, least))),
         alike(_log(10 * jnp.maximum(now - least, 0.0))),
-        alike(turn / jnp.maximum(visits.count, 1)),
+        alike(_number(turn) / jnp.maximum(_number(visits.count), 1.0)),
         alike(number >= tensors),
     )
-    return jnp.stack(columns, -1), _bias(saving, fits, preference)
+    return jnp.stack(columns, -1), _bias(saving, room.fits, preference)
 
 
 def _bias(saving: jax.Array, fits: jax.Array, preference: float) -> jax.Array:
-    """Returns `preference` for the memory that saves most of those with room (the slowest such), `NEVER` for those without room."""
-    best = jnp.where(fits, saving - 1e-5 * jnp.arange(len(saving)), -jnp.inf).argmax()
-    return jnp.where(fits, preference * jax.nn.one_hot(best, len(saving)), NEVER)
+    """Returns `preference` for the memory with room that saves most (the slowest such), and `NEVER` for those without
+    room: `[M]`.
+    """
+    m = len(saving)
+    best = jnp.where(fits, saving - 1e-5 * jnp.arange(m, dtype=jnp.float32), -jnp.inf).argmax()
+    return jnp.where(fits, preference * jax.nn.one_hot(best, m), NEVER)
 
 
 def _advance(visits: Visits, state: _State, tensor: jax.Array, choice: jax.Array) -> _State:
@@ -344,7 +363,7 @@ def _advance(visits: Visits, state: _State, tensor: jax.Array, choice: jax.Array
 def _span(visits: Visits, tensor: jax.Array) -> jax.Array:
     """Returns 1 for the steps of the life of each part of a tensor: `[D, N]` float32."""
     step = jnp.arange(len(visits.order) // 2, dtype=jnp.int32)
-    return _number((step >= visits.begin[tensor]) & (step[None] <= visits.end[tensor][:, None]))
+    return _number((step >= visits.begin[tensor])[None] & (step[None] <= visits.end[tensor][:, None]))
 
 
 def _log(x: Any) -> Any:
