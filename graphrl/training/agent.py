@@ -71,8 +71,8 @@ class Agent:
       sizes: (settings, graphs) -> padded sizes that cover all of them.
       problem: settings -> the problem, or the chip, for which `graphrl evaluate` compares plans.
       calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
-      shares: settings -> the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
-        graphs, so that a batch is the whole training set.
+      shares: settings -> the work that devices share: the "graphs" of each step's batch; or "individuals", which all
+        play the same graphs, so that a batch is the whole training set.
     """
 
     policy: "type[Policy[Any]]"

@@ -145,7 +145,17 @@ def train(
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
         with _observers(folder, config, last, learner.score) as observers, stopping as requested:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, requested, agent.shares(config.agent))
+            loop = Loop(
+                learner,
+                data,
+                mesh,
+                config.training,
+                checkpoints,
+                info,
+                observers,
+                requested,
+                agent.shares(config.agent),
+            )
             outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 

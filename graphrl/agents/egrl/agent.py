@@ -74,14 +74,16 @@ AGENT = Agent(
         validation=_zoo(1, *_HELD_OUT),
         test=("workloads:resnet101", "workloads:bert", "zoo:inference/b1/jaxpr/test-split"),
         graphs=len(_HELD_OUT),
+        buckets=1,
     ),
-    schedule=Schedule(steps=400, validate_every=25, checkpoint_every=25),
+    schedule=Schedule(steps=200, validate_every=25, checkpoint_every=25),
     load=lambda _, names: load_layers(names),
     sizes=lambda _, graphs: sizes(graphs),
     shares=lambda config: "individuals" if config.learning == "search" else "graphs",
 )
 
 
+SHIPPED = "shipped"  # option `checkpoint` of the search
 # Settings of the search that starts from a sequential policy: its learner is PPO.
 TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 20}
 
@@ -118,8 +120,10 @@ def solve(
     Args:
       options: see `EgrlConfig`.
       discounts: discount of each learner, separated by plus signs, as in "0.9+0.99".
-      checkpoint: as for `solve_policy`: the first network and the learner start from that policy, which also determines
-        the networks' settings; by default all networks are new.
+      checkpoint: as for `solve_policy`, or "shipped" for the policy that the package ships: the search starts from that
+        policy, which also determines the networks' settings; by default all networks are new. The population of a
+        sequential policy has mutated copies of it, and the learner is PPO, which samples 20 maps a generation; options
+        of SAC and of chromosomes have no effect.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.
@@ -152,7 +156,8 @@ def solve(
     )
     if not checkpoint:
         return _search(task, config, None)
-    policy = Policy.load(checkpoint).checked(task.problem)
+    policy = Policy.default(task.problem) if checkpoint == SHIPPED else Policy.load(checkpoint)
+    policy = policy.checked(task.problem)
     config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in NETWORK_SETTINGS})
     if config.placement == "sequential":
         config = dataclasses.replace(config, **TUNING)
@@ -166,10 +171,11 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     Args:
       alone: True returns the policy's own map, even if the hint is faster; one evaluation.
       checkpoint: a checkpoint of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the
-        package ships for this number of memories.
+        package ships.
 
     Raises:
-      GraphrlError: the checkpoint cannot be read, or is for another number of memories.
+      GraphrlError: the checkpoint cannot be read.
+      ProblemError: its policy is independent, and for another number of memories.
     """
     maps = Policy.load_or_default(task.problem, checkpoint).checked(task.problem).request_maps(task.problem)
     task.evaluate(maps[:1] if alone else maps)

@@ -41,8 +41,8 @@ class EgrlConfig:
       placement: "independent", the paper's: the choices do not depend on each other given the graph; "sequential"
         (ours): tensors are placed one after another, see `placement`, starting from the hint.
       passes: for placement "sequential", number of times that every tensor is placed.
-      encoder: graph encoder of the critic and, for placement "independent", of the actor: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see
-        `GraphUNet`.
+      encoder: graph encoder of the critic and, for placement "independent", of the actor: "means", see
+        `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see `GraphUNet`.
       width: width of all vectors; the paper's is 128.
       depth, heads: settings of `GraphUNet`; the paper's are 4 and 4.
       population, boltzmann: number of individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the

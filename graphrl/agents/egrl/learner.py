@@ -121,9 +121,7 @@ def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers)
     return jax.vmap(one)(learning.keys(key, batch.placed.shape[0]), batch)
 
 
-def _learn_turns(
-    config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps
-) -> tuple[LearnerState, Metrics]:
+def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps) -> tuple[LearnerState, Metrics]:
     """Takes PPO's gradient steps on maps: each is an observation with the features of all its turns."""
     graphs, count = maps.reward.shape
     settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
@@ -172,9 +170,7 @@ def init_tuning(config: EgrlConfig, instances: Layers, key: jax.Array, policy: A
     return TunedState(Population(networks, None), learner, jnp.int32(0))
 
 
-def tune(
-    config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layers
-) -> tuple[TunedState, jax.Array]:
+def tune(config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layers) -> tuple[TunedState, jax.Array]:
     """Runs a generation from a sequential policy on one graph: evolution, a PPO update in place of SAC's steps, and
     migration of the learner's network.
 

@@ -75,7 +75,7 @@ class TurnLogits(nn.Module):
 
 def turn_network(config: EgrlConfig) -> Network:
     """Creates the sequential actor's network for the turns of `placement.place`."""
-    return network(TurnLogits(config.width))  # type: ignore[arg-type]
+    return network(TurnLogits(config.width))
 
 
 def place_all(config: EgrlConfig, params: Any, visits: Visits, key: jax.Array | None = None) -> Placed:
@@ -102,10 +102,11 @@ def _sequential(config: EgrlConfig) -> Network:
 
     def logits(params: Any, observation: Observation) -> jax.Array:
         visits = observation.visits
+        assert visits is not None  # `layers` makes them for this network
         placed = jax.lax.stop_gradient(place_all(config, jax.lax.stop_gradient(params), visits))
-        tensors, memories = len(visits.order), visits.capacity.shape[-1]  # type: ignore[union-attr]
+        tensors, memories = len(visits.order), visits.capacity.shape[-1]
         last = turns.apply(params, (placed.features[-tensors:], placed.bias[-tensors:]))  # type: ignore[arg-type]
-        each = jnp.zeros((tensors, memories)).at[visits.order].set(jnp.maximum(last, _NEVER))  # type: ignore[union-attr]
+        each = jnp.zeros((tensors, memories)).at[visits.order].set(jnp.maximum(last, _NEVER))
         return each.reshape(2, tensors // 2, memories).swapaxes(0, 1)
 
     return Network(init, logits)  # type: ignore[arg-type]
@@ -142,7 +143,7 @@ class Policy(agent.Policy[EgrlConfig]):
 
     agents: ClassVar[tuple[str, ...]] = ("egrl",)
     defaults: ClassVar[Path] = Path(__file__).parent / "defaults"
-    network: ClassVar[str] = "encoder, width, depth, heads and the chip's number of memories"
+    network: ClassVar[str] = "placement, encoder, width, depth, heads and the chip's number of memories"
     settings = staticmethod(functools.partial(EgrlConfig, **TRAINING_DEFAULTS))
 
     @staticmethod
@@ -159,12 +160,9 @@ class Policy(agent.Policy[EgrlConfig]):
 
     @classmethod
     def default(cls, problem: MapProblem) -> Self:
-        """Loads the policy that the package ships for chips with the problem's number of memories.
-
-        Raises:
-          GraphrlError: the package ships no such policy.
-        """
-        return cls.load_shipped([f"memories-{problem.memories}"], f"chips of {problem.memories} memories")
+        """Loads the policy that the package ships, for chips of any number of memories."""
+        del problem
+        return cls.load_shipped(["memories"], "memory maps")
 
     def checked(self, problem: MapProblem) -> Self:
         """Checks that the policy fits the problem, and returns the policy.

@@ -60,7 +60,7 @@ _ALL = 1e9  # pages of memory 0
 class Visits(NamedTuple):
     """A problem as the pass reads it; a batch has a leading axis g."""
 
-    count: jax.Array  # [] int32, number of tensors to place
+    real: jax.Array  # [] int32, number of tensors to place
     order: jax.Array  # [T] int32, tensors: those to place first
     begin: jax.Array  # [T] int32, the first step in which a tensor is live; it has D parts, that die at different dates
     end: jax.Array  # [T, D] int32, the last one, of each part of it
@@ -136,29 +136,30 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
         used[memory[tensor]] += (pages[tensor, :, None] * (live & (np.arange(steps) <= end[tensor, :, None]))).sum(0)
         busy[rows[tensor], memory[tensor]] += seconds[tensor, :, memory[tensor]]
         busy[rows[tensor], 0] -= seconds[tensor, :, 0]
-    return Visits(  # type: ignore[arg-type]
-        count=np.int32(placed.sum()),
-        order=order.astype(np.int32),
-        begin=begin,
-        end=end,
-        pages=pages.astype(np.float32),
-        area=np.maximum(area, 1).astype(np.float32),
-        rows=rows,
-        seconds=seconds,
-        static=static.astype(np.float32),
-        price=price.astype(np.float32),
-        demand=(wanted.sum() - wanted[order].cumsum()).astype(np.float32),
-        compute=compute,
-        start=memory,
-        used=used.astype(np.float32),
-        busy=busy,
-        capacity=np.concatenate([[_ALL], capacity[1:]]).astype(np.float32),
-        steps=np.float32(n),
-    )
+    fields: dict[str, Any] = {
+        "real": np.int32(placed.sum()),
+        "order": order.astype(np.int32),
+        "begin": begin,
+        "end": end,
+        "pages": pages.astype(np.float32),
+        "area": np.maximum(area, 1).astype(np.float32),
+        "rows": rows,
+        "seconds": seconds,
+        "static": static.astype(np.float32),
+        "price": price.astype(np.float32),
+        "demand": (wanted.sum() - wanted[order].cumsum()).astype(np.float32),
+        "compute": compute,
+        "start": memory,
+        "used": used.astype(np.float32),
+        "busy": busy,
+        "capacity": np.concatenate([[_ALL], capacity[1:]]).astype(np.float32),
+        "steps": np.float32(n),
+    }
+    return Visits(**fields)
 
 
 def _lives(problem: MapProblem, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns each tensor's first step `[T]` int32, and the last step `[T, D]` int32 and pages `[T, D]` of its parts."""
+    """Returns each tensor's first step `[T]` int32, and its parts' last steps `[T, D]` int32 and pages `[T, D]`."""
     n = problem.steps
     begin, end = np.zeros(2 * steps, np.int32), np.zeros((2 * steps, DATES), np.int32)
     pages = np.zeros((2 * steps, DATES))
@@ -244,7 +245,7 @@ def place(
 
     def body(state: _State, turn: Any) -> tuple[_State, tuple[jax.Array, jax.Array, jax.Array]]:
         number, key = turn
-        is_real = number % tensors < visits.count
+        is_real = number % tensors < visits.real
         tensor = visits.order[number % tensors]
         features, bias = _look(visits, state, tensor, number, preference)
         bias = jnp.where(is_real | (jnp.arange(m) == 0), bias, NEVER)
@@ -333,7 +334,7 @@ def _look(
         alike(_number(step) / visits.steps),
         alike(_log(10 * jnp.maximum(now, least))),
         alike(_log(10 * jnp.maximum(now - least, 0.0))),
-        alike(_number(turn) / jnp.maximum(_number(visits.count), 1.0)),
+        alike(_number(turn) / jnp.maximum(_number(visits.real), 1.0)),
         alike(number >= tensors),
     )
     return jnp.stack(columns, -1), _bias(saving, room.fits, preference)

@@ -1,5 +1,7 @@
-"""Figure 4 from a trained start, which the paper lacks: EGRL's search, its evolution and its learner alone, each from the
-policy that ships, from that policy before training, and evolution from new networks.
+"""Figure 4 from a trained start, which the paper lacks.
+
+EGRL's search, its evolution alone and its learner alone start from the policy that ships and from that policy before
+training; another row has evolution from new networks.
 """
 
 import dataclasses
@@ -46,9 +48,7 @@ def _table(settings: Settings, runs: Runs, names: dict[tuple[str, str], str]) ->
         entrant.method: 1e6 * np.array([sampled(run, np.array(AT)) for run in some])
         for entrant, some in runs.by_entrant.items()
     }
-    seconds = {
-        entrant.method: np.median([run["seconds"] for run in some]) for entrant, some in runs.by_entrant.items()
-    }
+    seconds = {entrant.method: np.median([run["seconds"] for run in some]) for entrant, some in runs.by_entrant.items()}
     lines, summary = [], ""
     for (search, label), method in names.items():
         if method not in latency:
