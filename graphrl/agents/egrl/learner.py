@@ -24,7 +24,7 @@ from graphrl.learning.ppo.settings import choice_count, log_probs
 from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
-_LEAST_DEVIATION = 1e-3  # of a graph's time: smaller differences are worth less than a whole step
+_LEAST_DEVIATION = 1e-3  # of rewards: smaller differences are worth less than a whole step
 # Advantages are relative to the other maps of a graph, so that the value network is a constant without parameters.
 _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
 
@@ -105,7 +105,6 @@ class _Maps(NamedTuple):
 
     turns: Any  # [g, a, V, ...], inputs of the network
     choice: jax.Array  # [g, a, V] int32
-    gain: jax.Array  # [g, a, V] float32, see `Placed`, as a share of the time with everything in memory 0
     map: jax.Array  # [g, a, N, 2] int32
     reward: jax.Array  # [g, a] float32
 
@@ -115,8 +114,7 @@ def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers)
         def sample(key: jax.Array) -> _Maps:
             placed = place_all(config, params, problem.visits, key)  # type: ignore[arg-type]
             reward = evaluate_maps(problem, placed.map, config.reward)
-            gain = placed.gain / problem.visits.steps  # type: ignore[union-attr]
-            return _Maps((placed.features, placed.bias), placed.choice, gain, placed.map, reward)
+            return _Maps((placed.features, placed.bias), placed.choice, placed.map, reward)
 
         return jax.vmap(sample)(jax.random.split(key, config.samples))
 
@@ -126,17 +124,15 @@ def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers)
 def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps) -> tuple[LearnerState, Metrics]:
     """Takes PPO's gradient steps on maps: each is an observation with the features of all its turns.
 
-    The advantage of a choice is what it and the later ones gain, relative to the same turn in the other maps of the
-    graph: choices are not credited with what earlier ones gained.
+    All choices of a map have its advantage. What each choice and the later ones gain, relative to the same turn of the
+    other maps, learned less: later passes correct earlier choices, so that their gains vary more than the final map.
     """
     graphs, count = maps.reward.shape
     settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
     turns = PolicyValue(turn_network(config), _NO_VALUE)
 
-    gains = jnp.cumsum(maps.gain[..., ::-1], -1)[..., ::-1]
-    centred = gains - gains.mean(1, keepdims=True)
-    deviation = jnp.sqrt(jnp.square(centred[:, :, :1]).mean(1, keepdims=True))
-    advantage = centred / (deviation + _LEAST_DEVIATION)
+    centred = maps.reward - maps.reward.mean(1, keepdims=True)
+    advantage = centred / (jnp.sqrt(jnp.square(centred).mean(1, keepdims=True)) + _LEAST_DEVIATION)
 
     def rows(tree: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.reshape(graphs * count, *leaf.shape[2:]), tree)
@@ -148,12 +144,12 @@ def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: 
         choices=jax.vmap(choice_count)(logits),
         action=choice[:, None],
         log_prob=log_probs(logits, choice)[:, None],
-        value=jnp.zeros((graphs * count, 1)),
-        reward=rows(advantage)[:, None],
+        value=jnp.zeros(graphs * count),
+        reward=advantage.reshape(-1, 1),
     )
     state, metrics = ppo.learn(settings, turns, state, learning.keys(key, graphs * count), samples)
     del metrics["value_error"], metrics["explained_variance"]
-    return state, metrics | {"return": learning.mean(maps.reward), "env_steps": learning.count(maps.reward)}
+    return state, metrics | {"return": learning.mean(maps.reward)}
 
 
 class TunedState(NamedTuple):

@@ -85,7 +85,6 @@ class Placed(NamedTuple):
     features: jax.Array  # [V, M, len(FEATURES)] float32
     bias: jax.Array  # [V, M] float32, see `_bias`
     choice: jax.Array  # [V] int32
-    gain: jax.Array  # [V] float32, seconds that each choice saves, less than those of the memory before it
     map: jax.Array  # [N, 2] int32
 
 
@@ -248,12 +247,10 @@ def place(
         number, key = turn
         is_real = number % tensors < visits.real
         tensor = visits.order[number % tensors]
-        saving = _saving(visits, state, tensor)
-        features, bias = _look(visits, state, tensor, number, saving, preference)
+        features, bias = _look(visits, state, tensor, number, preference)
         bias = jnp.where(is_real | (jnp.arange(m) == 0), bias, NEVER)
         choice = jnp.where(is_real, choose(key, (features, bias)), 0)
-        gain = jnp.where(is_real, saving[choice] - saving[state.memory[tensor]], 0.0)
-        return _advance(visits, state, tensor, choice), (features, bias, choice, gain)
+        return _advance(visits, state, tensor, choice), (features, bias, choice)
 
     state = _State(visits.start, visits.used, visits.busy)
     turns = jnp.arange(passes * tensors, dtype=jnp.int32), jax.random.split(key, passes * tensors)
@@ -292,12 +289,12 @@ def _saving(visits: Visits, state: _State, tensor: jax.Array) -> jax.Array:
 
 
 def _look(
-    visits: Visits, state: _State, tensor: jax.Array, number: jax.Array, saving: jax.Array, preference: float
+    visits: Visits, state: _State, tensor: jax.Array, number: jax.Array, preference: float
 ) -> tuple[jax.Array, jax.Array]:
     """Computes `FEATURES` of a tensor in each memory, `[M, F]` float32, and the bias `[M]`, at one turn."""
     tensors, m = len(visits.order), len(visits.capacity)
     memory, turn, step = jnp.arange(m, dtype=jnp.int32), number % tensors, visits.rows[tensor, 0]
-    room, capacity = _room(visits, state, tensor), visits.capacity + 1e-9
+    room, saving, capacity = _room(visits, state, tensor), _saving(visits, state, tensor), visits.capacity + 1e-9
     best = jnp.where(room.fits, saving, -jnp.inf).max()
     density = jnp.maximum(saving, 0.0) / visits.area[tensor]
     life = visits.end[tensor].max() - visits.begin[tensor] + 1
