@@ -85,7 +85,7 @@ AGENT = Agent(
 
 SHIPPED = "shipped"  # option `checkpoint` of the search
 # Settings of the search that starts from a sequential policy: its learner is PPO.
-TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 20}
+TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 10}
 
 MAX_STEPS = 2_000  # attention over all pairs of steps, for all networks of a generation in one batch: about 10 GB
 
@@ -122,7 +122,7 @@ def solve(
       discounts: discount of each learner, separated by plus signs, as in "0.9+0.99".
       checkpoint: as for `solve_policy`, or "shipped" for the policy that the package ships: the search starts from that
         policy, which also determines the networks' settings; by default all networks are new. The population of a
-        sequential policy has mutated copies of it, and the learner is PPO, which samples 20 maps a generation; options
+        sequential policy has mutated copies of it, and the learner is PPO, which samples 10 maps a generation; options
         of SAC and of chromosomes have no effect.
 
     Raises:

@@ -110,15 +110,19 @@ class _Maps(NamedTuple):
 
 
 def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> _Maps:
-    def one(key: jax.Array, problem: Layers) -> _Maps:
-        def sample(key: jax.Array) -> _Maps:
-            placed = place_all(config, params, problem.visits, key)  # type: ignore[arg-type]
-            reward = evaluate_maps(problem, placed.map, config.reward)
-            return _Maps((placed.features, placed.bias), placed.choice, placed.map, reward)
+    """Samples `config.samples` maps of every graph."""
 
-        return jax.vmap(sample)(jax.random.split(key, config.samples))
+    def one(key: jax.Array, problem: Layers) -> _Maps:
+        return jax.vmap(partial(_make_map, config, params, problem))(jax.random.split(key, config.samples))
 
     return jax.vmap(one)(learning.keys(key, batch.placed.shape[0]), batch)
+
+
+def _make_map(config: EgrlConfig, params: Any, problem: Layers, key: jax.Array | None = None) -> _Maps:
+    """Makes one map, without the axes g and a; see `place_all`."""
+    placed = place_all(config, params, problem.visits, key)  # type: ignore[arg-type]
+    reward = evaluate_maps(problem, placed.map, config.reward)
+    return _Maps((placed.features, placed.bias), placed.choice, placed.map, reward)
 
 
 def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps) -> tuple[LearnerState, Metrics]:
@@ -187,23 +191,21 @@ def tune(config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layer
     """
     evolve_key, try_key, learn_key = jax.random.split(key, 3)
     (networks, _), learner, step = state
-    maps = []
+    population, rollouts = state.population, []
     if networks is not None:
         problem = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), instances)
-        own = jax.vmap(lambda params: likeliest(config, params, problem))(networks)
-        fitness = jax.vmap(partial(evaluate_maps, problem, reward=config.reward))(own)
-        population, chosen = evolution.next_generation(config.settings.evolution, evolve_key, state.population, fitness)
-        maps.append(own)
-    else:
-        population = state.population
+        own = jax.vmap(lambda params: _make_map(config, params, problem))(networks)
+        population, chosen = evolution.next_generation(config.settings.evolution, evolve_key, population, own.reward)
+        rollouts.append(jax.tree.map(lambda leaf: leaf[None], own))
     if learner is not None:
-        sampled = _sample_maps(config, learner.params["policy"], try_key, instances)
-        learner, _ = _learn_turns(config, learner, learn_key, sampled)
-        maps.append(sampled.map[0])
+        rollouts.append(_sample_maps(config, learner.params["policy"], try_key, instances))
+    maps = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *rollouts)
+    if learner is not None:
+        learner, _ = _learn_turns(config, learner, learn_key, maps)
         if networks is not None:
             newcomer = jax.tree.map(lambda leaf: leaf[None], learner.params["policy"])
-            population = evolution.migrate(population, fitness, chosen, newcomer)
-    return TunedState(population, learner, step + 1), jnp.concatenate(maps)[:, None]
+            population = evolution.migrate(population, own.reward, chosen, newcomer)
+    return TunedState(population, learner, step + 1), maps.map[0][:, None]
 
 
 def ppo_settings(config: EgrlConfig) -> PpoSettings:

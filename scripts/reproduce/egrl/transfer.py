@@ -50,7 +50,7 @@ def _players(settings: Settings) -> dict[str, str]:
     config = next(iter(policies.values())).config
     shipped = Policy.default(problem_of("resnet50"))
     players["untrained, independent: the hint"] = _method(settings, untrained(Policy, config))
-    players["untrained"] = _method(settings, untrained(Policy, shipped.config))
+    players["untrained"] = _method(settings, untrained(Policy, Policy.settings()))
     players[SHIPPED] = _method(settings, shipped)
     players["the policy that ships, or its hint"] = "egrl-policy"
     return players | {name: name for name in OPPONENTS}
