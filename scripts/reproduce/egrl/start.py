@@ -1,7 +1,7 @@
 """Figure 4 from a trained start, which the paper lacks.
 
-EGRL's search and its evolution alone start from the policy that ships and from such a policy before training, the
-learner alone from the first; another row has evolution from new networks.
+EGRL's search, its evolution alone and its learner alone start from the policy that ships. Further rows have evolution
+from such a policy before training, and from new networks.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ HOW = (
 
 def start(settings: Settings) -> Iterator[Table]:
     """Yields a table for each workload."""
-    starts = {"untrained": untrained(Policy, Policy.settings()), "trained": Policy.default(problem_of("resnet50"))}
-    names = {("its evolution", "new networks"): "egrl:variant=ea"} | {
-        (search, label): f"egrl:checkpoint={copy_policy(policy, settings.out)}{variant}"
-        for label, policy in starts.items()
+    trained, initial = Policy.default(problem_of("resnet50")), untrained(Policy, Policy.settings())
+    names = {
+        (search, "trained"): f"egrl:checkpoint={copy_policy(trained, settings.out)}{variant}"
         for search, variant in VARIANTS.items()
-        if label == "trained" or search != "its learner"
     }
+    names["its evolution", "untrained"] = f"egrl:checkpoint={copy_policy(initial, settings.out)},variant=ea"
+    names["its evolution", "new networks"] = "egrl:variant=ea"
     settings = dataclasses.replace(settings, evaluations=20 if settings.quick else EVALUATIONS)
     for workload in settings.workloads:
         entrants = at_evaluations(settings, tuple(names.values()))
