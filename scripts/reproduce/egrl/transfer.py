@@ -52,7 +52,7 @@ def _players(settings: Settings) -> dict[str, str]:
     players["untrained, independent: the hint"] = _method(settings, untrained(Policy, config))
     players["untrained"] = _method(settings, untrained(Policy, Policy.settings()))
     players[SHIPPED] = _method(settings, shipped)
-    players["the policy that ships, or its hint"] = "egrl-policy"
+    players["the policy that ships, or its hint"] = f"egrl-policy:checkpoint={copy_policy(shipped, settings.out)}"
     return players | {name: name for name in OPPONENTS}
 
 
