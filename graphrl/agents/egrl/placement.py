@@ -243,7 +243,7 @@ def place(
     tensors, m = len(visits.order), len(visits.capacity)
     n = tensors // 2
 
-    def body(state: _State, turn: Any) -> tuple[_State, tuple[jax.Array, ...]]:
+    def body(state: _State, turn: Any) -> tuple[_State, tuple[jax.Array, jax.Array, jax.Array]]:
         number, key = turn
         is_real = number % tensors < visits.real
         tensor = visits.order[number % tensors]
@@ -254,8 +254,8 @@ def place(
 
     state = _State(visits.start, visits.used, visits.busy)
     turns = jnp.arange(passes * tensors, dtype=jnp.int32), jax.random.split(key, passes * tensors)
-    state, each = jax.lax.scan(body, state, turns)
-    return Placed(*each, state.memory.reshape(2, n).T)
+    state, (features, bias, choice) = jax.lax.scan(body, state, turns)
+    return Placed(features, bias, choice, state.memory.reshape(2, n).T)
 
 
 class _Room(NamedTuple):
