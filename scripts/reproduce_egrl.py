@@ -11,7 +11,7 @@ larger graphs, and the first one some minutes of compilation. --quick only tests
   python scripts/reproduce_egrl.py --workloads resnet50 --times 1,60
 """
 
-from reproduce.egrl import methods, transfer
+from reproduce.egrl import methods, start, transfer
 from reproduce.egrl.settings import Settings
 from reproduce.launcher import Section, main
 
@@ -20,6 +20,7 @@ SECTIONS = {
     "ablations": Section("EGRL with parts left out", methods.ablations),
     "evolution": Section("EGRL's evolution alone", methods.evolution),
     "maps": Section("Differences of maps from the compiler's", methods.maps),
+    "start": Section("Figure 4 from a trained start", start.start),
     "transfer": Section("Policies on unseen graphs", transfer.transfer),
 }
 

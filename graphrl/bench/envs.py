@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import layers
 from graphrl.agents.egrl.domain import observe as observe_layers
 from graphrl.agents.egrl.network import Policy as EgrlPolicy
@@ -155,11 +156,15 @@ def map_graphs(ops: int, count: int, seed: int) -> list[ComputationGraph]:
 
 def _layers(env: Any, graphs: Sequence[ComputationGraph]) -> Any:
     chip = find_chip(env.chip)
-    return layers([map_problem(graph, chip) for graph in graphs], hint=EgrlPolicy.settings().hint)
+    return layers([map_problem(graph, chip) for graph in graphs], hint=_egrl_config().hint)
+
+
+def _egrl_config() -> EgrlConfig:
+    return dataclasses.replace(EgrlPolicy.settings(), placement="independent")
 
 
 def _egrl(env: Any, seed: int) -> Policy:
-    config = EgrlPolicy.settings()
+    config = _egrl_config()
     params = EgrlPolicy.initial(config, jax.random.key(seed))
     apply = egrl_networks(config, len(config.problem.memories)).actor.apply
 

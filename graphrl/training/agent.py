@@ -71,8 +71,8 @@ class Agent:
       sizes: (settings, graphs) -> padded sizes that cover all of them.
       problem: settings -> the problem, or the chip, for which `graphrl evaluate` compares plans.
       calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
-      shares: the work that devices share: the "graphs" of each step's batch; or "individuals", which all play the same
-        graphs, so that a batch is the whole training set.
+      shares: settings -> the work that devices share: the "graphs" of each step's batch; or "individuals", which all
+        play the same graphs, so that a batch is the whole training set.
     """
 
     policy: "type[Policy[Any]]"
@@ -86,7 +86,7 @@ class Agent:
     sizes: Callable[[Any, Sequence[ComputationGraph]], Padded] = lambda config, graphs: common_sizes(graphs)
     problem: Callable[[Any], Problem | MemoryChip] = lambda config: config.problem
     calls: tuple[CustomCall, ...] = ()
-    shares: Shared = "graphs"
+    shares: Callable[[Any], Shared] = lambda config: "graphs"
 
     def current_settings(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Converts the stored settings of a run, perhaps of an earlier version: see `Policy.current_settings`."""
@@ -95,7 +95,7 @@ class Agent:
 
     def work_items(self, config: RunConfig[Any]) -> tuple[int, str]:
         """Returns the number of items (graphs or individuals) that the devices share, and their name in messages."""
-        if self.shares == "graphs":
+        if self.shares(config.agent) == "graphs":
             return config.data.graphs, "graphs a batch"
         return config.agent.individuals, "individuals"
 

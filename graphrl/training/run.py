@@ -145,7 +145,17 @@ def train(
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
         with _observers(folder, config, last, learner.score) as observers, stopping as requested:
-            loop = Loop(learner, data, mesh, config.training, checkpoints, info, observers, requested, agent.shares)
+            loop = Loop(
+                learner,
+                data,
+                mesh,
+                config.training,
+                checkpoints,
+                info,
+                observers,
+                requested,
+                agent.shares(config.agent),
+            )
             outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
@@ -158,7 +168,7 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
       ProblemError: the sets are unsuitable, or there are several processes and the agent needs every graph in each.
     """
     own = range(config.data.graphs)
-    if agent.shares == "graphs":
+    if agent.shares(config.agent) == "graphs":
         own = devices.own_rows(mesh, config.data.graphs)
     elif jax.process_count() > 1:
         raise ProblemError(
@@ -166,7 +176,7 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
         )
     build = functools.partial(agent.batch, config.agent)
     load, common = functools.partial(agent.load, config.agent), functools.partial(agent.sizes, config.agent)
-    return Data(config.data, config.seed, build, own, load=load, common=common, shared=agent.shares)
+    return Data(config.data, config.seed, build, own, load=load, common=common, shared=agent.shares(config.agent))
 
 
 def initial_info(name: str, config: RunConfig[Any]) -> Info:

@@ -192,12 +192,13 @@ def played(method: str, problem: Any, evaluations: int = 10) -> Any:
     "options",
     [
         ("agent.variant=ea", "agent.boltzmann=0", "agent.population=12"),
-        ("agent.learning=ppo",),
+        ("agent.learning=ppo", "agent.samples=32"),
     ],
 )
 def test_it_learns_what_holds_for_graphs_that_it_has_not_seen(tmp_path: Path, options: tuple[str, ...]) -> None:
     """An untrained policy asks for the fast memory everywhere, which amounts to first come, first served."""
-    config = config_of(tmp_path, *options, "agent.hint=compiler", "agent.preference=1")
+    options += "agent.placement=independent", "agent.hint=compiler", "agent.preference=1"
+    config = config_of(tmp_path, *options)
     functions, before, after = trained(config, 1, 40, rows(config, range(8)))
     key, unseen = jax.random.key(0), rows(config, range(100, 120))
     first, last = (functions.evaluate(state.params, key, unseen) for state in (before, after))
@@ -247,15 +248,13 @@ def test_from_training_to_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (code, "data.fresh is True" in err) == (2, True)
 
 
-def test_a_policy_is_for_chips_of_as_many_memories(tmp_path: Path) -> None:
+def test_an_independent_policy_is_for_chips_of_as_many_memories(tmp_path: Path) -> None:
     config = EgrlConfig(width=8)
     path = tmp_path / "policy.msgpack"
     Policy(config, Policy.initial(config, jax.random.key(0))).save(path)
     with pytest.raises(ProblemError, match="for the 3 memories of chip 'nnp-i': chip 'worked' has 2"):
         played(f"egrl-policy:checkpoint={path}", map_problem(WORKED_GRAPH, WORKED_CHIP))
-    with pytest.raises(GraphrlError, match="graphrl ships no policy for chips of 2 memories"):
-        played("egrl-policy", map_problem(WORKED_GRAPH, WORKED_CHIP))
-    with pytest.raises(ProblemError, match="another network: encoder, width, depth, heads"):
+    with pytest.raises(ProblemError, match="another network: placement, encoder, width, depth, heads"):
         Policy.load_params(str(path), dataclasses.replace(config, width=16))
 
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers
-from graphrl.agents.egrl.learner import init_search, learner, search_of
+from graphrl.agents.egrl.learner import TunedState, init_search, init_tuning, learner, search_of, tune
 from graphrl.agents.egrl.network import NETWORK_SETTINGS, Policy
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import MapSizes, common_sizes
-from graphrl.costs.maps.problem import map_problem
+from graphrl.costs.maps.drawn import draw_chip, seed_of, with_flops
+from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.sets import load_layers
 from graphrl.graphs.graph import ComputationGraph
@@ -32,8 +33,16 @@ from graphrl.training.data import DataConfig
 
 
 def batch(config: EgrlConfig, graphs: Sequence[ComputationGraph], to: MapSizes) -> Layers:
-    """Converts graphs to padded problems of the chip."""
-    return layers([map_problem(graph, config.problem) for graph in graphs], to, config.hint)
+    """Converts graphs to padded problems of the chip, or of drawn ones (`EgrlConfig.drawn`)."""
+    return layers([_problem(config, graph) for graph in graphs], to, config.hint, config.placement)
+
+
+def _problem(config: EgrlConfig, graph: ComputationGraph) -> MapProblem:
+    chip, seed = config.problem, seed_of(graph)
+    if seed % 1000 >= 1000 * config.drawn:
+        return map_problem(graph, chip)
+    graph = with_flops(graph)
+    return map_problem(graph, draw_chip(graph, seed, len(chip.memories)))
 
 
 def sizes(graphs: Sequence[ComputationGraph]) -> MapSizes:
@@ -65,13 +74,18 @@ AGENT = Agent(
         validation=_zoo(1, *_HELD_OUT),
         test=("workloads:resnet101", "workloads:bert", "zoo:inference/b1/jaxpr/test-split"),
         graphs=len(_HELD_OUT),
+        buckets=1,
     ),
-    schedule=Schedule(steps=400, validate_every=25, checkpoint_every=25),
+    schedule=Schedule(steps=200, validate_every=25, checkpoint_every=25),
     load=lambda _, names: load_layers(names),
     sizes=lambda _, graphs: sizes(graphs),
-    shares="individuals",
+    shares=lambda config: "individuals" if config.learning == "search" else "graphs",
 )
 
+
+SHIPPED = "shipped"  # option `checkpoint` of the search
+# Settings of the search that starts from a sequential policy: its learner is PPO.
+TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 10}
 
 MAX_STEPS = 2_000  # attention over all pairs of steps, for all networks of a generation in one batch: about 10 GB
 
@@ -106,8 +120,10 @@ def solve(
     Args:
       options: see `EgrlConfig`.
       discounts: discount of each learner, separated by plus signs, as in "0.9+0.99".
-      checkpoint: as for `solve_policy`: the first network and the learner start from that policy, which also determines
-        the networks' settings; by default all networks are new.
+      checkpoint: as for `solve_policy`, or "shipped" for the policy that the package ships: the search starts from that
+        policy, which also determines the networks' settings; by default all networks are new. The population of a
+        sequential policy has mutated copies of it, and the learner is PPO, which samples 10 maps a generation; options
+        of SAC and of chromosomes have no effect.
 
     Raises:
       GraphrlError: the checkpoint cannot be read, or is for another number of memories.
@@ -140,8 +156,11 @@ def solve(
     )
     if not checkpoint:
         return _search(task, config, None)
-    policy = Policy.load(checkpoint).checked(task.problem)
+    policy = Policy.default(task.problem) if checkpoint == SHIPPED else Policy.load(checkpoint)
+    policy = policy.checked(task.problem)
     config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in NETWORK_SETTINGS})
+    if config.placement == "sequential":
+        config = dataclasses.replace(config, **TUNING)
     return _search(task, config, policy.params)
 
 
@@ -152,10 +171,11 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
     Args:
       alone: True returns the policy's own map, even if the hint is faster; one evaluation.
       checkpoint: a checkpoint of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the
-        package ships for this number of memories.
+        package ships.
 
     Raises:
-      GraphrlError: the checkpoint cannot be read, or is for another number of memories.
+      GraphrlError: the checkpoint cannot be read.
+      ProblemError: its policy is independent, and for another number of memories.
     """
     maps = Policy.load_or_default(task.problem, checkpoint).checked(task.problem).request_maps(task.problem)
     task.evaluate(maps[:1] if alone else maps)
@@ -173,11 +193,14 @@ def _search(task: MapTask, config: EgrlConfig, policy: Any) -> MemoryMap:
     """Runs generations until the budget is spent; of the last one, only the maps that the budget covers are
     evaluated.
     """
-    instances, root = layers([task.problem], hint=config.hint), jax.random.key(task.seed)
+    instances = layers([task.problem], None, config.hint, config.placement)
+    root = jax.random.key(task.seed)
     task.evaluate(task.fastest[None])
-    state = _init(config, instances, root, policy)
+    functions = (_init, _generation) if config.placement == "independent" else (_init_tuning, _tune)
+    init, generation = functions
+    state = init(config, instances, root, policy)
     while not task.spent():
-        state, _, actions = _generation(config, state, instances, root)
+        state, actions = generation(config, state, instances, root)
         task.evaluate(rows_of(actions, task.problem.steps))
     return task.best_map()
 
@@ -189,9 +212,16 @@ def rows_of(actions: jax.Array, steps: int) -> np.ndarray:
 
 
 _init = jax.jit(init_search, static_argnums=0)
+_init_tuning = jax.jit(init_tuning, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _generation(config: EgrlConfig, state: collaborative.State, instances: Layers, root: jax.Array) -> Any:
     key = jax.random.fold_in(root, state.step)
-    return collaborative.generation(*search_of(config, instances), state, key, instances)
+    state, _, actions = collaborative.generation(*search_of(config, instances), state, key, instances)
+    return state, actions
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _tune(config: EgrlConfig, state: TunedState, instances: Layers, root: jax.Array) -> Any:
+    return tune(config, state, jax.random.fold_in(root, state.step), instances)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from graphrl.agents.egrl.domain import Hint, Reward
+from graphrl.agents.egrl.domain import Hint, Placement, Reward
 from graphrl.costs.maps.chip import MemoryChip, find_chip
 from graphrl.errors import ProblemError
 from graphrl.learning.collaborative import Settings
@@ -23,7 +23,10 @@ class EgrlConfig:
     """Settings of EGRL. The defaults are those of the paper's table 2 unless stated otherwise.
 
     Attributes:
-      chip: name or file of the chip for which maps are made; the policy has outputs for its memories.
+      chip: name or file of the chip for which maps are made; an independent policy has outputs for its memories.
+      drawn: share of the graphs, in training and in validation, for which maps are made on a chip drawn at random
+        instead (`costs.maps.drawn`), with the same number of memories. With `data.augment` a graph has another chip
+        each time.
       variant: "egrl"; or one of its parts alone: "ea", evolution, or "pg", policy gradient.
       learning: how `graphrl train egrl` trains a policy: by the "search" that `variant` names, or by "ppo" (ours), see
         `learner.update_ppo`.
@@ -35,8 +38,11 @@ class EgrlConfig:
         all weights and one for all outputs, M^2 requests for M memories.
       preference: bonus in nats of the initial network for the request that led to the hint (without a hint: the fastest
         memory for all tensors); with a large one it requests exactly that. The paper has no such bonus.
-      encoder: graph encoder: "means", see `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see
-        `GraphUNet`.
+      placement: "independent", the paper's: the choices do not depend on each other given the graph; "sequential"
+        (ours): tensors are placed one after another, see `placement`, starting from the hint.
+      passes: for placement "sequential", number of times that every tensor is placed.
+      encoder: graph encoder of the critic and, for placement "independent", of the actor: "means", see
+        `NeighbourMeans` (ours), or "unet", the paper's Graph U-Net, see `GraphUNet`.
       width: width of all vectors; the paper's is 128.
       depth, heads: settings of `GraphUNet`; the paper's are 4 and 4.
       population, boltzmann: number of individuals, and the share of them that are Boltzmann chromosomes: 0.2 in the
@@ -44,6 +50,7 @@ class EgrlConfig:
       entropy_coefficient: weight of the entropy per nat in PPO, or alpha of SAC (ours: the paper's 0.05 learned next to
         nothing on a toy whose best map is known).
       rate: Adam's learning rate.
+      decay_steps: number of PPO's updates over which it falls to a twentieth along a cosine; 0 keeps it.
       strength: standard deviation of mutations of weights (ours).
       chromosome_strength: standard deviation of mutations of chromosomes (the published code's).
       temperature: highest initial temperature of chromosomes (the published code's). At 0.03 chromosomes nearly follow
@@ -65,12 +72,15 @@ class EgrlConfig:
     """
 
     chip: str = "nnp-i"
+    drawn: float = 0.0
     variant: Variant = "egrl"
     learning: Learning = "search"
     samples: int = 32
     reward: Reward = "rectified"
     hint: Hint = "none"
     preference: float = 0.0
+    placement: Placement = "independent"
+    passes: int = 2
     encoder: Encoding = "means"
     width: int = 16
     depth: int = 2
@@ -79,6 +89,7 @@ class EgrlConfig:
     boltzmann: float = 0.0
     entropy_coefficient: float = 0.2
     rate: float = 1e-3
+    decay_steps: int = 0
     strength: float = 0.05
     chromosome_strength: float = 0.1
     temperature: float = 10.0
@@ -94,9 +105,9 @@ class EgrlConfig:
     def __post_init__(self) -> None:
         integers = {"width": (1, 1024), "depth": (0, 10), "heads": (1, 64), "population": (2, 10_000)}
         integers |= {"replay": (1000, 10**8), "migrate_every": (0, 1_000_000), "evaluations": (1, MAX_COUNT)}
-        integers |= {"samples": (2, 100_000)}
+        integers |= {"samples": (2, 100_000), "passes": (1, 100), "decay_steps": (0, MAX_COUNT)}
         names = {"variant": Variant, "learning": Learning, "reward": Reward, "hint": Hint}
-        names |= {"encoder": Encoding, "operators": Source}
+        names |= {"encoder": Encoding, "operators": Source, "placement": Placement}
         check_ranges(
             self,
             integers=integers,
@@ -109,7 +120,7 @@ class EgrlConfig:
                 "gradient_steps",
             ),
             not_below_zero=("preference",),
-            fractions=("boltzmann",),
+            fractions=("boltzmann", "drawn"),
             options=names,
         )
         if not 1 <= len(self.discounts) <= _LEARNERS or not all(0 <= each <= 1 for each in self.discounts):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
+from graphrl.agents.egrl.placement import Visits, visits
 from graphrl.costs.maps import device
 from graphrl.costs.maps.device import READS, MapSizes, PaddedMapProblem, common_sizes, pad
 from graphrl.costs.maps.problem import MapProblem, live_pages
@@ -117,6 +118,7 @@ def _capacity(problem: MapProblem) -> np.ndarray:
 
 Reward = Literal["valid", "rectified"]
 Hint = Literal["none", "compiler", "uniform"]
+Placement = Literal["independent", "sequential"]
 
 
 class Layers(NamedTuple):
@@ -126,7 +128,8 @@ class Layers(NamedTuple):
     placed: jax.Array  # [N, 2] bool, True if a step has weights, or outputs, to place
     problem: PaddedMapProblem
     before: jax.Array  # [N, 2] int32, the map in the first observation
-    preferred: jax.Array  # [N, 2] int32, the map that an initial network requests
+    preferred: jax.Array  # [N, 2] int32, the map that an initial independent network requests
+    visits: Visits | None  # for sequential networks
 
 
 class Observation(NamedTuple):
@@ -136,24 +139,32 @@ class Observation(NamedTuple):
     mask: jax.Array  # [N] bool, True for real steps
     placed: jax.Array  # [N, 2] bool, as in `Layers`
     preferred: jax.Array  # [N, 2] int32, as in `Layers`
+    visits: Visits | None  # as in `Layers`
 
 
-def layers(problems: Sequence[MapProblem], to: MapSizes | None = None, hint: Hint = "none") -> Layers:
+def layers(
+    problems: Sequence[MapProblem],
+    to: MapSizes | None = None,
+    hint: Hint = "none",
+    placement: Placement = "independent",
+) -> Layers:
     """Converts problems with the same number of memories to a batch, padded to common sizes (NumPy).
 
     Args:
       problems: the problems; `step_features` computes their features.
       to: the sizes; by default the smallest that cover all.
       hint: see `hint_maps`.
+      placement: of the networks.
 
     Raises:
       ProblemError: `to` is too small for a problem.
     """
     to = common_sizes(problems) if to is None else to
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(_layers(problem, hint, to) for problem in problems))
+    each = [_layers(problem, hint, to, placement) for problem in problems]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
 
-def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
+def _layers(problem: MapProblem, hint: Hint, to: MapSizes, placement: Placement) -> Layers:
     n, features = problem.steps, step_features(problem)
     nodes = np.zeros((to.steps + 1, features.shape[1]), np.float32)
     nodes[:n] = features
@@ -167,7 +178,8 @@ def _layers(problem: MapProblem, hint: Hint, to: MapSizes) -> Layers:
     ends[:, : len(problem.read_step)] = problem.read_source, problem.read_step
     counts = np.array([[n, to.steps + 1 - n], [len(problem.read_step), most - len(problem.read_step)]], np.int32)
     graph = jraph.GraphsTuple(nodes, None, ends[1], ends[0], None, *counts)
-    return Layers(graph, placed, pad(problem, to), before, preferred)  # type: ignore[arg-type]
+    turns = visits(problem, to.steps, before[:n]) if placement == "sequential" else None
+    return Layers(graph, placed, pad(problem, to), before, preferred, turns)  # type: ignore[arg-type]
 
 
 def uniform(problem: MapProblem, hint: Hint) -> np.ndarray:
@@ -210,7 +222,7 @@ def observe(problem: Layers, before: jax.Array) -> Observation:
     nodes = jnp.concatenate([jnp.asarray(problem.graph.nodes), jnp.pad(last, ((0, 1), (0, 0)))], -1)
     mask = jnp.arange(n, dtype=jnp.int32) < problem.problem.num_steps
     graph = problem.graph._replace(nodes=nodes)
-    return Observation(graph, mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred))
+    return Observation(graph, mask, jnp.asarray(problem.placed), jnp.asarray(problem.preferred), problem.visits)
 
 
 def evaluate(problem: Layers, action: jax.Array, reward: Reward = "valid") -> jax.Array:

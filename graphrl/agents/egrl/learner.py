@@ -3,8 +3,9 @@
 PPO trains one policy on maps of many graphs. Each map is an episode of one step.
 """
 
+import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,17 @@ from jax.sharding import Mesh
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, domain, observe, speedup, start
 from graphrl.agents.egrl.domain import evaluate as evaluate_maps
-from graphrl.agents.egrl.network import likeliest, networks
-from graphrl.learning import collaborative, ppo
+from graphrl.agents.egrl.network import likeliest, networks, place_all, turn_network
+from graphrl.learning import collaborative, evolution, ppo
 from graphrl.learning import learner as learning
+from graphrl.learning.evolution import Population
 from graphrl.learning.learner import Learner, LearnerState, Metrics
 from graphrl.learning.ppo import PolicyValue, PpoSettings
+from graphrl.learning.ppo.settings import choice_count, log_probs
 from graphrl.learning.sac import ActorCritic, Domain
 from graphrl.networks.base import Network
 
+_LEAST_DEVIATION = 1e-3  # of rewards: smaller differences are worth less than a whole step
 # Advantages are relative to the other maps of a graph, so that the value network is a constant without parameters.
 _NO_VALUE = Network(lambda key, observation: {}, lambda params, observation: jnp.float32(0))
 
@@ -72,6 +76,8 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
 
     The metrics are those of `ppo.learn` without "value_error" and "explained_variance", as there is no value network.
     """
+    if config.placement == "sequential":
+        return _update_turns(config, state, key, batch)
     try_key, learn_key = jax.random.split(key)
     settings, both, graphs = ppo_settings(config), _networks(config, batch), batch.placed.shape[0]
 
@@ -86,11 +92,127 @@ def update_ppo(config: EgrlConfig, state: LearnerState, key: jax.Array, batch: L
     return state, metrics
 
 
+def _update_turns(
+    config: EgrlConfig, state: LearnerState, key: jax.Array, batch: Layers
+) -> tuple[LearnerState, Metrics]:
+    """Runs a PPO update of the sequential policy on maps that it samples."""
+    try_key, learn_key = jax.random.split(key)
+    return _learn_turns(config, state, learn_key, _sample_maps(config, state.params["policy"], try_key, batch))
+
+
+class _Maps(NamedTuple):
+    """Maps of the sequential policy, a for each of g graphs, with V turns each."""
+
+    turns: Any  # [g, a, V, ...], inputs of the network
+    choice: jax.Array  # [g, a, V] int32
+    map: jax.Array  # [g, a, N, 2] int32
+    reward: jax.Array  # [g, a] float32
+
+
+def _sample_maps(config: EgrlConfig, params: Any, key: jax.Array, batch: Layers) -> _Maps:
+    """Samples `config.samples` maps of every graph."""
+
+    def one(key: jax.Array, problem: Layers) -> _Maps:
+        return jax.vmap(partial(_make_map, config, params, problem))(jax.random.split(key, config.samples))
+
+    return jax.vmap(one)(learning.keys(key, batch.placed.shape[0]), batch)
+
+
+def _make_map(config: EgrlConfig, params: Any, problem: Layers, key: jax.Array | None = None) -> _Maps:
+    """Makes one map, without the axes g and a; see `place_all`."""
+    placed = place_all(config, params, problem.visits, key)  # type: ignore[arg-type]
+    reward = evaluate_maps(problem, placed.map, config.reward)
+    return _Maps((placed.features, placed.bias), placed.choice, placed.map, reward)
+
+
+def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps) -> tuple[LearnerState, Metrics]:
+    """Takes PPO's gradient steps on maps: each is an observation with the features of all its turns.
+
+    All choices of a map have its advantage. What each choice and the later ones gain, relative to the same turn of the
+    other maps, learned less: later passes correct earlier choices, so that their gains vary more than the final map.
+    """
+    graphs, count = maps.reward.shape
+    settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
+    turns = PolicyValue(turn_network(config), _NO_VALUE)
+
+    centred = maps.reward - maps.reward.mean(1, keepdims=True)
+    advantage = centred / (jnp.sqrt(jnp.square(centred).mean(1, keepdims=True)) + _LEAST_DEVIATION)
+
+    def rows(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.reshape(graphs * count, *leaf.shape[2:]), tree)
+
+    observation, choice = rows((maps.turns, maps.choice))
+    logits = jax.vmap(turns.policy.apply, (None, 0))(state.params["policy"], observation)
+    samples = ppo.Samples(
+        observation=observation,
+        choices=jax.vmap(choice_count)(logits),
+        action=choice[:, None],
+        log_prob=log_probs(logits, choice)[:, None],
+        value=jnp.zeros(graphs * count),
+        reward=advantage.reshape(-1, 1),
+    )
+    state, metrics = ppo.learn(settings, turns, state, learning.keys(key, graphs * count), samples)
+    del metrics["value_error"], metrics["explained_variance"]
+    return state, metrics | {"return": learning.mean(maps.reward)}
+
+
+class TunedState(NamedTuple):
+    """State of a search that starts from a sequential policy."""
+
+    population: Population  # of networks; None for variant "pg"
+    learner: LearnerState | None  # None for variant "ea"
+    step: jax.Array  # [] int32, number of generations so far
+
+
+def init_tuning(config: EgrlConfig, instances: Layers, key: jax.Array, policy: Any) -> TunedState:
+    """Creates the state of `tune`: the population has the policy and mutated copies of it, and the learner starts from
+    the policy.
+    """
+    networks = learner = None
+    if count := config.settings.networks:
+        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), policy)
+        mutated = evolution.mutate(key, copies, config.strength, config.operators)
+        networks = jax.tree.map(lambda leaf, own: leaf.at[0].set(own), mutated, policy)
+    if config.variant != "ea":
+        learner = init_ppo(config, instances, key, jax.tree.map(jnp.asarray, policy))
+    return TunedState(Population(networks, None), learner, jnp.int32(0))
+
+
+def tune(config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layers) -> tuple[TunedState, jax.Array]:
+    """Runs a generation from a sequential policy on one graph: evolution, a PPO update in place of SAC's steps, and
+    migration of the learner's network.
+
+    SAC's noise on the logits would change many choices of a sequence at once; PPO samples each choice given those
+    before it.
+
+    Returns:
+      The state, and the maps of all roll-outs, `[p, 1, N, 2]` int32: the population's, then `config.samples` of the
+      learner.
+    """
+    evolve_key, try_key, learn_key = jax.random.split(key, 3)
+    (networks, _), learner, step = state
+    population, rollouts = state.population, []
+    if networks is not None:
+        problem = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), instances)
+        own = jax.vmap(lambda params: _make_map(config, params, problem))(networks)
+        population, chosen = evolution.next_generation(config.settings.evolution, evolve_key, population, own.reward)
+        rollouts.append(jax.tree.map(lambda leaf: leaf[None], own))
+    if learner is not None:
+        rollouts.append(_sample_maps(config, learner.params["policy"], try_key, instances))
+    maps = jax.tree.map(lambda *parts: jnp.concatenate(parts, 1), *rollouts)
+    if learner is not None:
+        learner, _ = _learn_turns(config, learner, learn_key, maps)
+        if networks is not None:
+            newcomer = jax.tree.map(lambda leaf: leaf[None], learner.params["policy"])
+            population = evolution.migrate(population, own.reward, chosen, newcomer)
+    return TunedState(population, learner, step + 1), maps.map[0][:, None]
+
+
 def ppo_settings(config: EgrlConfig) -> PpoSettings:
     """Returns the settings of PPO. The ratio is per choice: with hundreds of choices the joint ratio leaves the
     clipping range immediately.
     """
-    return PpoSettings(
+    settings = PpoSettings(
         steps=1,
         environments=config.samples,
         minibatches=1,
@@ -100,6 +222,7 @@ def ppo_settings(config: EgrlConfig) -> PpoSettings:
         learning_rate=config.rate,
         max_grad_norm=1.0,
     )
+    return dataclasses.replace(settings, decay_steps=config.decay_steps * settings.epochs)
 
 
 def _networks(config: EgrlConfig, batch: Layers) -> PolicyValue:

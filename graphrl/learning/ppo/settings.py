@@ -36,6 +36,7 @@ class PpoSettings:
       entropy_coefficient: weight of the entropy bonus, per nat; the entropy is summed over an action's choices.
       value_coefficient: weight of the squared error of values.
       learning_rate: Adam's learning rate.
+      decay_steps: number of gradient steps over which it falls to a twentieth along a cosine; 0 keeps it.
       max_grad_norm: gradients are clipped to this global norm.
 
     Raises:
@@ -54,13 +55,14 @@ class PpoSettings:
     entropy_coefficient: float = 0.01
     value_coefficient: float = 0.5
     learning_rate: float = 5e-4
+    decay_steps: int = 0
     max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
         counts = ("steps", "environments", "epochs", "minibatches")
         check_ranges(
             self,
-            integers=dict.fromkeys(counts, (1, MAX_COUNT)),
+            integers=dict.fromkeys(counts, (1, MAX_COUNT)) | {"decay_steps": (0, MAX_COUNT)},
             above_zero=("clip_epsilon", "learning_rate", "max_grad_norm"),
             not_below_zero=("entropy_coefficient", "value_coefficient"),
             fractions=("discount", "gae_lambda"),

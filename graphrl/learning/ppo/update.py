@@ -436,4 +436,4 @@ def _return_metrics(trajectory: Trajectory) -> Metrics:
 
 
 def optimiser(settings: PpoSettings) -> optax.GradientTransformation:
-    return learner.optimiser(settings.learning_rate, settings.max_grad_norm)
+    return learner.optimiser(settings.learning_rate, settings.max_grad_norm, settings.decay_steps)

@@ -46,7 +46,17 @@ def training(job: Job, write: Write) -> None:
     info = initial_info(job.part, config)
     with compile_clock() as compiling:
         timer = _Timer(job, {"agent": job.part, "score": learner.score}, compiling, write)
-        Loop(learner, data, mesh, _ByTimer(timer=timer), _Nowhere(Path(), 1), info, [timer], timer, agent.shares).run()
+        Loop(
+            learner,
+            data,
+            mesh,
+            _ByTimer(timer=timer),
+            _Nowhere(Path(), 1),
+            info,
+            [timer],
+            timer,
+            agent.shares(config.agent),
+        ).run()
 
 
 class _Timer(Stop):

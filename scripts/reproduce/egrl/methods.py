@@ -109,7 +109,7 @@ def _curves_figure(runs: Runs, settings: Settings) -> Figure:
     axes = figure.subplots()
     at = np.unique(np.linspace(1, settings.evaluations, POINTS).astype(int))
     for colour, (entrant, some) in zip(itertools.cycle(COLOURS), _counted(runs).items(), strict=False):
-        columns = 1e6 * np.array([_sampled(run, at) for run in some]).T
+        columns = 1e6 * np.array([sampled(run, at) for run in some]).T
         each = [estimate(column.tolist()) for column in columns]
         mean, half = np.array([(one.mean, one.half or 0.0) for one in each]).T
         axes.plot(at, mean, color=colour, linewidth=1.5, label=f"{entrant.method} ({len(some)})")
@@ -135,7 +135,7 @@ def _curves_lines(runs: Runs, settings: Settings) -> tuple[list[str], list[list[
     at = np.array([max(1, settings.evaluations // part) for part in PARTS])
     lines = []
     for entrant, some in _counted(runs).items():
-        latencies = 1e6 * np.mean([_sampled(run, at) for run in some], axis=0)
+        latencies = 1e6 * np.mean([sampled(run, at) for run in some], axis=0)
         lines.append([entrant.method, *(f"{latency:.1f}" for latency in latencies)])
     return ["latency, us, after evaluations", *(f"{count:,}" for count in at)], lines
 
@@ -213,7 +213,7 @@ def _counted(runs: Runs) -> dict[Entrant, list[Figures]]:
     }
 
 
-def _sampled(run: Figures, at: np.ndarray) -> np.ndarray:
+def sampled(run: Figures, at: np.ndarray) -> np.ndarray:
     """Returns the best latency after `at` evaluations `[...]`, not counting the one of the compiler's map.
 
     Before the first entry of the curve it is that entry's latency.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphrl.costs.maps.chip import find_chip
+from graphrl.costs.maps.drawn import draw_chip
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.graphs.datasets.sets import layers_of
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
@@ -22,7 +23,7 @@ from reproduce import launcher
 from reproduce.launcher import check_known, names, option, seconds
 from reproduce.measurements import Figures, Key
 
-CHIP = "nnp-i"
+CHIP, DRAWN = "nnp-i", "drawn-"
 FIGURES = ("latency", "compiler_latency", "bound", "seconds", "evaluations")
 ONCE = ("all-slowest", "compiler", "benefit", "greedy-dp")  # methods that give the same map for every seed
 
@@ -113,9 +114,13 @@ def runs_of(settings: Settings, workload: str, entrants: Sequence[Entrant]) -> R
 
 
 @functools.lru_cache(maxsize=32)
-def problem_of(workload: str) -> MapProblem:
-    """Loads a workload, or a model file as for `graphrl.read_graph`; returns its map problem."""
-    return map_problem(WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload), find_chip(CHIP))
+def problem_of(workload: str, chip: str = CHIP) -> MapProblem:
+    """Loads a workload, or a model file as for `graphrl.read_graph`; returns its map problem on a chip: a name, or
+    `DRAWN` and a seed.
+    """
+    graph = WORKLOADS[workload]() if workload in WORKLOADS else layers_of(workload)
+    seed = chip.removeprefix(DRAWN)
+    return map_problem(graph, find_chip(chip) if seed == chip else draw_chip(graph, int(seed)))
 
 
 class _Traced(MapTask):
