@@ -72,13 +72,24 @@ def make_instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -
 
 
 class Observation(NamedTuple):
-    """Observation of a problem with N steps (ops in the order in which they run), F features and M memories."""
+    """Observation of a problem with N steps (ops in the order in which they run), F features and M memories.
 
-    nodes: jax.Array  # [N, F] float32, features of steps (`layer_features`); 0 for padding
-    reads: jax.Array  # [N, N] bool, True if step i reads an output of step j
-    mask: jax.Array  # [N] bool, True for real steps
-    action_mask: jax.Array  # [N, 2, M] bool: True for all memories, or only for memory 0 without a tensor to place
-    previous: jax.Array  # [N, 2] int32, the last requested map; memory 0 before the first
+    All fields but `previous` are constant within an episode.
+
+    Attributes:
+      nodes: `[N, F]` float32, features of steps (`graphs.features.LAYER_FEATURES`); 0 for padding. Constant.
+      reads: `[N, N]` bool, True if step i reads an output of step j. Constant.
+      mask: `[N]` bool, True for real steps. Constant.
+      action_mask: `[N, 2, M]` bool, for weights and outputs: True for all memories, or only for memory 0 where there is
+        no tensor to place. Constant.
+      previous: `[N, 2]` int32, the last requested memories of weights and outputs; 0 before the first action.
+    """
+
+    nodes: jax.Array
+    reads: jax.Array
+    mask: jax.Array
+    action_mask: jax.Array
+    previous: jax.Array
 
 
 class State(NamedTuple):
