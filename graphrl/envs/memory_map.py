@@ -196,8 +196,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
         """See `GraphEnvironment`."""
         return common_sizes([self._problem(graph) for graph in graphs])
 
-    def _graphs(self, model: Any) -> list[ComputationGraph]:
-        graphs = super()._graphs(model)
+    def _graphs(self, model: Any, **options: Any) -> list[ComputationGraph]:
+        graphs = super()._graphs(model, **options)
         if not callable(model) and not isinstance(model, tuple):
             return graphs
         layers = [coarsened(graph) for graph in graphs]
@@ -205,7 +205,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
             function = layers[0].name
             warnings.warn(
                 f"graph {function!r} has no weights to place: all arguments of a function are inputs. To have some, "
-                f"pass graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
+                f"use env.instance({function}, ..., weights_argnums=...); in a batch, pass "
+                f"graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
                 stacklevel=4,
             )
         return layers

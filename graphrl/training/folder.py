@@ -144,12 +144,18 @@ FORMAT, VERSION = "graphrl-training", 1
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
     """Contents of `run.json`: the agent's name, every setting (`config.as_dict`), and the name of the held-out metric
-    that selects the best checkpoint ("" in runs of version 0.2.0).
+    that selects the best checkpoint ("" in runs of version 0.2.0), and its unit ("" without one).
     """
 
     agent: str
     config: dict[str, Any]
     score: str = ""
+    unit: str = ""
+
+    @property
+    def score_title(self) -> str:
+        """The name of the score, with its unit in brackets: "greedy (%)"."""
+        return f"{self.score} ({self.unit})" if self.unit else self.score
 
 
 def read_settings(folder: Path) -> RunSettings:

@@ -48,7 +48,9 @@ def test_every_seed_learns(
     settings: dict[str, object],
     updates: int,
     least: float,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """On graphs that the policies have not seen; a wrong sign, or advantages of other actions, do not pass."""
     monkeypatch.setattr(ppo_single_file, "TRAIN", "layered:20x32")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users run it
