@@ -229,13 +229,14 @@ def _observe(state: State, instance: OrderingInstance) -> Observation:
 
 def _beginning(graph: ComputationGraph, state: State) -> ComputationGraph:
     """Returns the graph of the ops so far, whose outputs are the tensors that the others need, so that memory is as in
-    the whole graph.
+    the whole graph. Its name says how many ops they are.
     """
     ran = set(state.order[: state.step].tolist())
     later = {name for index, op in enumerate(graph.ops) if index not in ran for name in op.inputs}
     ops = tuple(op for index, op in enumerate(graph.ops) if index in ran)
     outputs = tuple(t.name for op in ops for t in op.outputs if t.name in later or t.name in graph.outputs)
-    return dataclasses.replace(graph, ops=ops, outputs=outputs)
+    name = f"{graph.name}, {len(ops):,} of {len(graph.ops):,} ops"
+    return dataclasses.replace(graph, name=name, ops=ops, outputs=outputs)
 
 
 def _plan_of(graph: ComputationGraph, state: State, problem: Problem) -> Plan:
