@@ -25,7 +25,7 @@ import graphrl
 TRAIN, HELD_OUT = "layered:20x64", "layered:20x32@1000"  # 64 graphs of 20 ops with seeds from 0, 32 others from 1000
 GRAPHS, STEPS = 16, 40  # graphs of an update, one environment each; steps of a roll-out: two episodes of 20 ops
 EPOCHS, MINIBATCHES = 4, 4  # passes over the steps of an update, minibatches of a pass
-DISCOUNT, LAMBDA, CLIP, ENTROPY, VALUE, RATE, MAX_NORM = 1.0, 0.95, 0.2, 0.01, 0.5, 1e-3, 0.5
+DISCOUNT, LAMBDA, CLIP, ENTROPY, VALUE, RATE, MAX_NORM = 1.0, 0.95, 0.2, 0.01, 0.5, 4e-3, 0.5
 WIDTH, ROUNDS, RELATIONS = 32, 2, 8
 CHANGING = ("action_mask", "scheduled", "last", "live", "peak")  # the other fields are constant within an episode
 
