@@ -5,7 +5,7 @@ last op. `AutoReset` starts the next episode. Advantages are generalised advanta
 A roll-out stores only what changes within an episode. All seeds train in one program. The held-out graphs are new to
 the policies. For episodes of one step, with hundreds of choices in an action, see `ppo_single_file.py`.
 
-python scripts/ppo_multi_step.py                       # five seeds in a minute on two cores
+python scripts/ppo_multi_step.py                       # five seeds; some minutes on two cores
 python scripts/ppo_multi_step.py --seeds 1 --updates 200
 """
 

