@@ -103,6 +103,8 @@ def optimize(
         "resident_weights": resident_weights,
         "cpus": cpus,
     }
+    if any(isinstance(argument, Problem) for argument in args):
+        raise ProblemError('a problem is given by keywords: optimize(model, objective="makespan", devices=2)')
     Problem.on(None, **options)  # invalid options raise before the model is read
     budget = make_budget(evaluations, seconds)
     check_seed(seed)

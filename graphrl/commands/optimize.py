@@ -35,12 +35,13 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import KINDS, METHODS, find_solver
 from graphrl.optimize import check_seed, make_budget, optimize, optimize_batch
 from graphrl.plan import Plan
-from graphrl.progress import on_terminal, progress
+from graphrl.progress import compile_clock, on_terminal, progress
 from graphrl.solvers.base import Interrupted
 from graphrl.solvers.fusion.rules import DEFAULT_RULE, JOINT, RULES, check_rule
 from graphrl.units import finite_or_none, format_bytes, format_objective, format_seconds
 
 _MAX_DEVICES = 8  # with more, only the least and the largest peak and load are listed
+_COMPILED = 0.05  # share of the time above which compilation is noted
 
 
 def summary(plan: Plan) -> dict[str, Any]:
@@ -72,8 +73,10 @@ def summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, written: list[str]) -> None:
-    """Prints the plan's figures to standard output."""
+def plan_table(
+    plan: Plan, graph: ComputationGraph, *, interrupted: bool, written: list[str], compiling: float = 0.0
+) -> None:
+    """Prints the plan's figures to standard output, and the seconds of compiling if they are a large share."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -82,7 +85,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     table = Table(show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(plan, graph):
+    for name, value in _rows(plan, graph, compiling):
         table.add_row(escape(name), escape(value))
     if interrupted:
         table.add_row("interrupted", "this is the best plan so far")
@@ -93,7 +96,7 @@ def plan_table(plan: Plan, graph: ComputationGraph, *, interrupted: bool, writte
     console.print(table)
 
 
-def _rows(plan: Plan, graph: ComputationGraph) -> list[tuple[str, str]]:
+def _rows(plan: Plan, graph: ComputationGraph, compiling: float) -> list[tuple[str, str]]:
     problem = plan.problem
     name = problem.objective.replace("_", " ")
     exact = f" ({plan.value:,} bytes)" if problem.objective == "peak_memory" and plan.value >= 1024 else ""
@@ -121,8 +124,10 @@ def _rows(plan: Plan, graph: ComputationGraph) -> list[tuple[str, str]]:
         rows.append(("kernels", f"{kernels:,}, with {inlined:,} inlined ops; run times of {plan.inlining.chip.name}"))
     rows.append(("method", f"{plan.method}, seed {plan.seed}"))
     rate = plan.evaluations / plan.seconds if plan.seconds > 0 else 0
-    per_second = f" ({rate:,.0f} a second)" if plan.evaluations > 1 else ""
-    rows.append(("evaluations", f"{plan.evaluations:,} in {format_seconds(plan.seconds)}{per_second}"))
+    detail = f" ({rate:,.0f} a second)" if plan.evaluations > 1 else ""
+    if compiling > _COMPILED * plan.seconds:
+        detail = f", of which {format_seconds(compiling)} were compilation"
+    rows.append(("evaluations", f"{plan.evaluations:,} in {format_seconds(plan.seconds)}{detail}"))
     return rows
 
 
@@ -258,7 +263,9 @@ def run(args: argparse.Namespace) -> int:
     interrupted = False
     try:
         limited = problem.memory_limit is not None
-        with progress_bar(graph.name, problem.objective, budget, limited=limited) as update:
+        # without JAX the method compiles nothing; importing it would take longer than many methods
+        clock = compile_clock() if "jax" in sys.modules else contextlib.nullcontext(lambda: 0.0)
+        with clock as compiling, progress_bar(graph.name, problem.objective, budget, limited=limited) as update:
             plan = optimize(
                 graph,
                 **dataclasses.asdict(problem),
@@ -276,7 +283,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**summary(plan), "interrupted": interrupted, "written": written})
     else:
-        plan_table(plan, graph, interrupted=interrupted, written=written)
+        plan_table(plan, graph, interrupted=interrupted, written=written, compiling=compiling())
     return _verdict(plan)
 
 

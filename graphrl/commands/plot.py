@@ -81,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(curves: "dict[str, Curve]", groups: "Groups", args: argparse.Namespace, metric: str) -> None:
     """Prints a table of the last value of each curve."""
-    rows = [(metric, "runs", args.x, args.aggregate, "95% interval")]
+    from graphrl.compare.curves import title_of
+
+    rows = [(f"last {title_of(groups, metric)}", "runs", args.x, args.aggregate, "95% interval")]
     for name, (x, y) in curves.items():
         ends = f"{y.low[-1]:.4g} to {y.high[-1]:.4g}" if len(groups[name]) > 1 else "-"
         rows.append((name, str(len(groups[name])), f"{x[-1]:g}", f"{y.value[-1]:.4g}", ends))

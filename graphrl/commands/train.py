@@ -256,7 +256,7 @@ def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Pat
     if args.json:
         print_json(summary)
     elif scored:
-        rows = [(f"best held-out {summary['metric'] or 'score'}", "runs", "updates", "mean", "95% interval")]
+        rows = [(f"best held-out {summary['title'] or 'score'}", "runs", "updates", "mean", "95% interval")]
         if len(settings) == 1:
             rows += [
                 (Path(run["folder"]).name, "1", f"{run['step']}", f"{run['best_score']:.4g}", "-")
@@ -265,7 +265,9 @@ def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Pat
         if len(settings) > 1 or len(settings[0]["runs"]) > 1:
             rows += [_row(setting) for setting in settings]
         print("\n".join(align_columns(rows, left=1)))
-        if len(scored) > 1:
+        if all(run["best_step"] == 0 < run["step"] for setting in scored for run in setting["runs"]):
+            print("no run improved on step 0")
+        elif len(scored) > 1:
             _print_best(scored)
         print(f"learning curves: graphrl plot {folder}")
     if summary["interrupted"]:
@@ -275,14 +277,19 @@ def _report_sweep(summary: dict[str, Any], args: argparse.Namespace, folder: Pat
 def _print_best(settings: Sequence[Mapping[str, Any]]) -> None:
     """Prints which setting has the highest mean, and why that may not make it the best."""
     best = max(settings, key=lambda setting: setting["mean"])
-    print(f"best setting: {best['setting']}")
+    if all(setting["mean"] == best["mean"] for setting in settings):
+        print("no setting is better: their means are equal")
+    else:
+        print(f"best setting: {best['setting']}")
     runs = [run for setting in settings for run in setting["runs"]]
     if " to " in (updates := _updates(runs)):
         most = max(run["step"] for run in runs)
         print(f"caution: the runs have {updates} updates: --resume training.steps={most} makes them equal")
     if any(len(setting["runs"]) == 1 for setting in settings):
         print("caution: one run of a setting has no interval: train several seeds (--seeds)")
-    elif any(setting["high"] >= best["low"] for setting in settings if setting is not best):
+    elif any(
+        best["mean"] > setting["mean"] and setting["high"] >= best["low"] for setting in settings if setting is not best
+    ):
         print("caution: its interval overlaps another: the difference may be chance, and more seeds would tell")
 
 
@@ -310,12 +317,12 @@ def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -
     from graphrl.training.folder import has_run, read_settings
 
     settings: dict[str, list[dict[str, Any]]] = {run.setting: [] for run in runs}
-    metric = ""
+    metric = title = ""
     for run in runs:
         latest = Checkpoints(run.folder, 1).latest()
         if latest is None or not has_run(run.folder):
             continue
-        metric = read_settings(run.folder).score
+        metric, title = (stored := read_settings(run.folder)).score, stored.score_title
         best = find(run.folder)
         info, step = read_info(best), read_info(latest).step
         outcome = {"seed": run.config.seed, "folder": str(run.folder), "step": step, "failed": run.folder in failed}
@@ -326,7 +333,7 @@ def _summary(runs: "Sequence[Run]", interrupted: bool, failed: Sequence[Path]) -
         scores = np.array([outcome["best_score"] for outcome in outcomes], np.float64)
         ends = [float(end) for end in interval(scores)] if outcomes else [None] * 3
         summary.append({"setting": setting, **dict(zip(("mean", "low", "high"), ends, strict=True)), "runs": outcomes})
-    return {"metric": metric, "interrupted": interrupted, "settings": summary}
+    return {"metric": metric, "title": title, "interrupted": interrupted, "settings": summary}
 
 
 def _print_settings(config: "RunConfig[Any]", as_json: bool) -> int:

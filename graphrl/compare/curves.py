@@ -62,12 +62,14 @@ class LoggedRun:
       folder: its folder.
       config: its settings (`config.as_dict`).
       score: name of the held-out metric that selects the best checkpoint, "" if unknown.
+      title: the same with its unit.
       lines: lines of its `metrics.jsonl`.
     """
 
     folder: Path
     config: Mapping[str, Any]
     score: str
+    title: str
     lines: Sequence[Mapping[str, Any]]
 
     def points(self) -> Iterator[tuple[Mapping[str, float], Mapping[str, float]]]:
@@ -161,7 +163,7 @@ def _short_names(places: Sequence[Path]) -> list[str]:
 def _read_run(folder: Path) -> LoggedRun:
     settings = read_settings(folder)
     lines = read_metrics(folder) if (folder / FILE).is_file() else []
-    return LoggedRun(folder, settings.config, settings.score, lines)
+    return LoggedRun(folder, settings.config, settings.score, settings.score_title, lines)
 
 
 def default_metric(groups: Groups) -> str:
@@ -174,6 +176,12 @@ def default_metric(groups: Groups) -> str:
     if len(scores) > 1 or scores == {""}:
         raise ProblemError(f"the runs have no common score: choose a --metric: {_known_metrics(groups)}")
     return f"{VALIDATION}{scores.pop()}"
+
+
+def title_of(groups: Groups, metric: str) -> str:
+    """Returns the name of a metric with its unit, if the runs state one."""
+    titles = {f"{VALIDATION}{run.score}": f"{VALIDATION}{run.title}" for runs in groups.values() for run in runs}
+    return titles.get(metric, metric)
 
 
 def curves_of(groups: Groups, metric: str, *, x: str = UPDATES, aggregate: Aggregate = "mean") -> dict[str, Curve]:
@@ -272,7 +280,7 @@ def curves_figure(
             axes.fill_between(curve.x, curve.y.low, curve.y.high, color=shade, alpha=0.2, linewidth=0)
     axes.set_xlabel(_plain(x.replace("_", " ")))
     axes.xaxis.set_major_locator(MaxNLocator(integer=x == UPDATES))
-    axes.set_ylabel(_plain(metric))
+    axes.set_ylabel(_plain(title_of(groups, metric)))
     if any(len(runs) > 1 for runs in groups.values()):
         words = {"mean": "mean", "iqm": "interquartile mean"}[aggregate]
         axes.set_title(f"{words} over seeds, 95% bootstrap interval", fontsize=10, loc="left")

@@ -63,14 +63,15 @@ class Generator(Generic[Instance]):
 
 
 class GraphEnvironment(abc.ABC, Generic[Instance]):
-    """Makes instances of graphs, and plans of episodes. Subclasses implement `envs.base.Environment`, too.
+    """Makes instances of graphs, and plans of episodes. Subclasses implement `envs.base.Environment` and
+    `make_instances`, from which they have `instance`, `instances` and `generator`.
 
     A model is a `ComputationGraph`, a path, a name as in `graphrl.graphs.datasets.sets` (`zoo:gpt2/b1/hlo`,
     `workloads:bert`, `layered:50@7`), or a JAX function. To choose the chip of its run times, or sizes that an ONNX
     file leaves open, read the graph first: `graphrl.read_graph(path, chip=..., dims=...)`, `graphrl.from_jax`.
     """
 
-    def instance(self, model: Model, *args: Any, to: Any = None) -> Instance:
+    def instance(self, model: Model, *args: Any, to: Any = None, weights_argnums: int | Sequence[int] = ()) -> Instance:
         """Makes the instance of a model, on the device.
 
         Args:
@@ -78,12 +79,17 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
           *args: the arguments of a function, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
           to: sizes to pad to, `graph.sizes` of other instances (`problem.sizes` for memory maps); by default the bucket
             of the graph.
+          weights_argnums: arguments of a function that are weights, see `graphrl.from_jax`; the others are inputs.
 
         Raises:
           GraphrlError: the model cannot be read, names several graphs, or is too large for `to`, or the environment
             cannot decide on it.
         """
-        return _on_device(_first(self.make_instances([self._graph((model, *args) if args else model)], to)))
+        if weights_argnums != () and not callable(model):
+            raise ProblemError("weights_argnums names arguments of a function: this model is none")
+        options = {"weights_argnums": weights_argnums} if callable(model) else {}
+        graph = self._graph((model, *args) if args else model, **options)
+        return _on_device(_first(self.make_instances([graph], to)))
 
     def instances(self, models: Models, to: Any = None) -> Instance:
         """Makes the instances of several models, on the device: a batch with a leading axis g on every array.
@@ -152,22 +158,22 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
           GraphrlError: a graph is too large for `to`, or the environment cannot decide on it.
         """
 
-    @abc.abstractmethod
     def _plan(self, graph: ComputationGraph, instance: Instance, state: Any) -> Plan | MemoryMap:
         """Makes the plan; instance and state are NumPy arrays."""
+        raise PlanError(f"{type(self).__name__} makes no plans: implement plan(graph, instance, state)")
 
     def _picture(self, graph: ComputationGraph, instance: Instance, state: Any) -> "Picture":
         plan = self._plan(graph, instance, state)
         return plan.plot() if isinstance(plan, Plan) else plan.plot(graph)
 
-    def _graphs(self, model: Model | Called) -> list[ComputationGraph]:
-        """Loads the graphs that a model names."""
+    def _graphs(self, model: Model | Called, **options: Any) -> list[ComputationGraph]:
+        """Loads the graphs that a model names; with options of `model_graph` for a function."""
         if isinstance(model, str | os.PathLike):
             return self.load([os.fspath(model)])
         if isinstance(model, tuple):
-            return [model_graph(*model)]
+            return [model_graph(*model, **options)]
         try:
-            return [model_graph(model)]
+            return [model_graph(model, **options)]
         except TypeError as error:
             if not callable(model) or isinstance(error, GraphrlError):
                 raise
@@ -175,8 +181,8 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
                 f"a function needs its arguments: pass (function, *arguments). Without them: {one_line(error)}"
             ) from error
 
-    def _graph(self, model: Model | Called) -> ComputationGraph:
-        graphs = self._graphs(model)
+    def _graph(self, model: Model | Called, **options: Any) -> ComputationGraph:
+        graphs = self._graphs(model, **options)
         if len(graphs) > 1:
             raise ProblemError(
                 f"{model!r} names {len(graphs):,} graphs, where one is needed: env.instances takes several"

@@ -72,13 +72,24 @@ def make_instances(problems: Sequence[MapProblem], to: MapSizes | None = None) -
 
 
 class Observation(NamedTuple):
-    """Observation of a problem with N steps (ops in the order in which they run), F features and M memories."""
+    """Observation of a problem with N steps (ops in the order in which they run), F features and M memories.
 
-    nodes: jax.Array  # [N, F] float32, features of steps (`layer_features`); 0 for padding
-    reads: jax.Array  # [N, N] bool, True if step i reads an output of step j
-    mask: jax.Array  # [N] bool, True for real steps
-    action_mask: jax.Array  # [N, 2, M] bool: True for all memories, or only for memory 0 without a tensor to place
-    previous: jax.Array  # [N, 2] int32, the last requested map; memory 0 before the first
+    All fields but `previous` are constant within an episode.
+
+    Attributes:
+      nodes: `[N, F]` float32, features of steps (`graphs.features.LAYER_FEATURES`); 0 for padding. Constant.
+      reads: `[N, N]` bool, True if step i reads an output of step j. Constant.
+      mask: `[N]` bool, True for real steps. Constant.
+      action_mask: `[N, 2, M]` bool, for weights and outputs: True for all memories, or only for memory 0 where there is
+        no tensor to place. Constant.
+      previous: `[N, 2]` int32, the last requested memories of weights and outputs; 0 before the first action.
+    """
+
+    nodes: jax.Array
+    reads: jax.Array
+    mask: jax.Array
+    action_mask: jax.Array
+    previous: jax.Array
 
 
 class State(NamedTuple):
@@ -185,8 +196,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
         """See `GraphEnvironment`."""
         return common_sizes([self._problem(graph) for graph in graphs])
 
-    def _graphs(self, model: Any) -> list[ComputationGraph]:
-        graphs = super()._graphs(model)
+    def _graphs(self, model: Any, **options: Any) -> list[ComputationGraph]:
+        graphs = super()._graphs(model, **options)
         if not callable(model) and not isinstance(model, tuple):
             return graphs
         layers = [coarsened(graph) for graph in graphs]
@@ -194,7 +205,8 @@ class MemoryMapEnv(GraphEnvironment[MemoryMapInstance]):
             function = layers[0].name
             warnings.warn(
                 f"graph {function!r} has no weights to place: all arguments of a function are inputs. To have some, "
-                f"pass graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
+                f"use env.instance({function}, ..., weights_argnums=...); in a batch, pass "
+                f"graphrl.graphs.coarsen.coarsened(graphrl.from_jax({function}, ..., weights_argnums=...))",
                 stacklevel=4,
             )
         return layers

@@ -64,16 +64,31 @@ def make_instances(graphs: Sequence[ComputationGraph], to: Sizes | None = None) 
 
 
 class Observation(NamedTuple):
-    """Observation of a graph with n ops (including padding) and F features per op."""
+    """Observation of a graph with n ops (including padding) and F features per op.
 
-    nodes: jax.Array  # [n, F] float32, features of ops (graphs/features.py); 0 for padding
-    relation: jax.Array  # [n, n] uint8, relation of op j to op i (graphs/features.py)
-    mask: jax.Array  # [n] bool, True for real ops
-    action_mask: jax.Array  # [n] bool, True for ready ops
-    scheduled: jax.Array  # [n] bool, True for ops that have run
-    last: jax.Array  # [] int32, the op that ran last; n before the first
-    live: jax.Array  # [] float32, current memory over the normaliser of the reward
-    peak: jax.Array  # [] float32, peak memory so far over the same normaliser
+    `nodes`, `relation` and `mask` are constant within an episode: a roll-out need store only the other fields.
+
+    Attributes:
+      nodes: `[n, F]` float32, features of ops (`graphs.features.ORDER_FEATURES`), without units; 0 for padding.
+        Constant.
+      relation: `[n, n]` uint8, relation of op j to op i, an index of `graphs.features.RELATIONS`; 8 for padding.
+        Constant.
+      mask: `[n]` bool, True for real ops. Constant.
+      action_mask: `[n]` bool, True for ready ops.
+      scheduled: `[n]` bool, True for ops that have run.
+      last: `[]` int32, the op that ran last; n before the first.
+      live: `[]` float32, current memory in units of M, the largest memory of a single op, as in the reward.
+      peak: `[]` float32, peak memory so far, in units of M. At the end it is minus the reward of a legal episode.
+    """
+
+    nodes: jax.Array
+    relation: jax.Array
+    mask: jax.Array
+    action_mask: jax.Array
+    scheduled: jax.Array
+    last: jax.Array
+    live: jax.Array
+    peak: jax.Array
 
 
 class State(NamedTuple):
@@ -214,13 +229,14 @@ def _observe(state: State, instance: OrderingInstance) -> Observation:
 
 def _beginning(graph: ComputationGraph, state: State) -> ComputationGraph:
     """Returns the graph of the ops so far, whose outputs are the tensors that the others need, so that memory is as in
-    the whole graph.
+    the whole graph. Its name says how many ops they are.
     """
     ran = set(state.order[: state.step].tolist())
     later = {name for index, op in enumerate(graph.ops) if index not in ran for name in op.inputs}
     ops = tuple(op for index, op in enumerate(graph.ops) if index in ran)
     outputs = tuple(t.name for op in ops for t in op.outputs if t.name in later or t.name in graph.outputs)
-    return dataclasses.replace(graph, ops=ops, outputs=outputs)
+    name = f"{graph.name}, {len(ops):,} of {len(graph.ops):,} ops"
+    return dataclasses.replace(graph, name=name, ops=ops, outputs=outputs)
 
 
 def _plan_of(graph: ComputationGraph, state: State, problem: Problem) -> Plan:

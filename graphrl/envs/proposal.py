@@ -180,11 +180,20 @@ class View(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """A `View`, and the mask of actions."""
+    """A `View`, and the mask of actions. An episode has one step: all fields are constant.
+
+    Attributes:
+      graph: `nodes` `[n + 1, F]` and `edges` `[e + f, H]` float32, features without units
+        (`graphs.features.NODE_FEATURES`, `EDGE_FEATURES`); `senders` and `receivers` `[e + f]` int32. Padding has
+        features of 0, and its edges connect node n to itself (`graphs.jraph_view.to_graphs_tuple`).
+      mask: `[n]` bool, True for real ops.
+      action_mask: bool, the action's shape with a last axis of its values: True for all, or only for value 0 of
+        padding.
+    """
 
     graph: jraph.GraphsTuple
     mask: jax.Array
-    action_mask: jax.Array  # bool, the action's shape, then its values: True for all, or only for value 0 of padding
+    action_mask: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

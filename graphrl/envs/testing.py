@@ -31,13 +31,13 @@ def check_env(
     """Checks an environment against the interface of `base.py`, with random actions, legal ones and any.
 
     Observations fit their specification, inside and outside of `jax.jit`; masks have the action's structure and leave a
-    choice; rewards and observations are finite; timesteps keep their structure; reset and step compile once; their
-    `jax.vmap` equals a loop; the key determines all results; padding has no effect; `AutoReset` keeps the final
-    observation.
+    choice; rewards and observations are finite; states and timesteps keep their structure and types; reset and step
+    compile once; their `jax.vmap` equals a loop; the key determines all results; padding has no effect; `AutoReset`
+    keeps the final observation.
 
     Args:
       env: the environment.
-      instance: an instance.
+      instance: an instance, of JAX's or NumPy's arrays.
       wider: the same instance, padded to larger sizes; None skips the check of padding. Actions may grow or not.
       steps: maximum number of steps of an episode.
       copies: number of environments in the `jax.vmap`.
@@ -51,13 +51,15 @@ def check_env(
     """
     chex.clear_trace_counter()
     reset, step = (jax.jit(chex.assert_max_traces(fn, n=1)) for fn in (env.reset, env.step))
+    instance = jax.tree.map(jnp.asarray, instance)
     checker = _Checker(env, reset, step, instance, jax.random.key(seed), steps, copies, tolerance)
     checker.specifications()
+    checker.types()
     checker.episode()
     checker.vmap_equals_loop()
     checker.final_observation()
     if wider is not None:
-        checker.padding(wider)
+        checker.padding(jax.tree.map(jnp.asarray, wider))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +87,22 @@ class _Checker:
         jax.eval_shape(specified, self.instance)
         specs.validate(outside[1], specs.sample(outside[1], self.key), "a sampled action")
 
+    def types(self) -> None:
+        """Checks that states and timesteps have the same arrays after a reset and after a step."""
+        state, first = jax.eval_shape(self.env.reset, self.key, self.instance)
+        action = specs.sample(self.env.action_spec(self.instance), self.key)
+        after, timestep = jax.eval_shape(self.env.step, self.key, state, action, self.instance)
+        for name, *both in (("state", state, after), ("timestep", first, timestep)):
+            weak = name == "state"  # a weak type there compiles step twice
+            reset, step = ({jax.tree_util.keystr(at): _type(x, weak) for at, x in _leaves(one)} for one in both)
+            for path in [*reset, *step]:
+                types = reset.get(path, "missing"), step.get(path, "missing")
+                _require(types[0] == types[1], f"{name}{path} is {types[0]} after reset, {types[1]} after step")
+
     def episode(self) -> None:
         """Runs an episode twice, and checks that it is as specified, finite, reproducible, and compiled once."""
         first, repeated = self._run(), self._run()
         _require(_close(first, repeated, 0), "the same key gives two different episodes")
-        structures = {str(jax.tree.map(lambda x: (x.shape, x.dtype), one)) for one in first}
-        _require(len(structures) == 1, f"its timesteps have {len(structures)} different structures")
         for timestep in first:
             self._check(timestep)
         for timestep in self._run(legal=True):
@@ -171,6 +183,15 @@ class _Compiled:
     def __init__(self, env: Environment[Any, Any, Any], reset: Any, step: Any) -> None:
         self.reset, self.step = reset, step
         self.observation_spec, self.action_spec = env.observation_spec, env.action_spec
+
+
+_leaves = jax.tree_util.tree_leaves_with_path
+
+
+def _type(leaf: jax.ShapeDtypeStruct, weak: bool) -> str:
+    """Describes an array: "float32 of shape (3,)"; "a weak int32" is a Python number, if `weak` distinguishes them."""
+    shape = f" of shape {leaf.shape}" if leaf.shape else ""
+    return ("a weak " if weak and leaf.weak_type else "") + str(leaf.dtype) + shape
 
 
 def _embed(small: jax.Array, large: jax.Array) -> jax.Array:

@@ -53,6 +53,7 @@ class Learner(NamedTuple):
         donated.
       evaluate: (params, key, batch) -> metrics of a state's parameters on held-out graphs.
       score: name of the metric of `evaluate` to maximise, which selects the best checkpoint.
+      unit: unit of the score for tables and pictures, such as "%"; "" for none.
       after_validation: (state, means) -> the state after a validation, given the means of `evaluate` by name: for
         learners whose state depends on validations, such as a frozen baseline. Not jitted, but supports `vmap`.
       shardings: shardings of the state, as a prefix of its tree, if the devices share the state instead of the graphs:
@@ -65,6 +66,7 @@ class Learner(NamedTuple):
     score: str
     after_validation: Callable[[Any, Mapping[str, float]], Any] = lambda state, means: state
     shardings: Any = None
+    unit: str = ""
 
 
 @functools.lru_cache(maxsize=1)  # runs of one learner with different seeds share its compiled programs

@@ -9,6 +9,7 @@ TensorBoard.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -97,9 +98,14 @@ def _board(folder: Path, purge: int | None) -> "contextlib.AbstractContextManage
     try:
         writer = require("tensorboardX", "tensorboard", "the record for TensorBoard").SummaryWriter
     except MissingExtraError as error:
-        print(f"graphrl: {error} (this run does not write it)", file=sys.stderr, flush=True)
+        _print_once(f"graphrl: {error} (this run does not write it)")
         return contextlib.nullcontext()
     return writer(str(folder / BOARD), purge_step=purge, flush_secs=10)
+
+
+@functools.cache  # once for all runs of a sweep
+def _print_once(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -144,12 +150,18 @@ FORMAT, VERSION = "graphrl-training", 1
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
     """Contents of `run.json`: the agent's name, every setting (`config.as_dict`), and the name of the held-out metric
-    that selects the best checkpoint ("" in runs of version 0.2.0).
+    that selects the best checkpoint ("" in runs of version 0.2.0), and its unit ("" without one).
     """
 
     agent: str
     config: dict[str, Any]
     score: str = ""
+    unit: str = ""
+
+    @property
+    def score_title(self) -> str:
+        """The name of the score, with its unit in brackets: "greedy (%)"."""
+        return f"{self.score} ({self.unit})" if self.unit else self.score
 
 
 def read_settings(folder: Path) -> RunSettings:

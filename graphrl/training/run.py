@@ -139,12 +139,14 @@ def train(
         data = data.with_seed(config.seed)
         checkpoints = Checkpoints(folder, config.training.keep)
         last = _last_readable(checkpoints, learner)
+        settings = RunSettings(name, as_dict(config), learner.score, learner.unit)
         if devices.is_main():
-            write_settings(folder, RunSettings(name, as_dict(config), learner.score))
+            write_settings(folder, settings)
+            _warn_of_warmup(config)
         info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
-        with _observers(folder, config, last, learner.score) as observers, stopping as requested:
+        with _observers(folder, config, last, settings) as observers, stopping as requested:
             loop = Loop(
                 learner,
                 data,
@@ -199,6 +201,14 @@ def _stored_settings(folder: Path, name: str) -> dict[str, Any]:
     return started.config
 
 
+def _warn_of_warmup(config: RunConfig[Any]) -> None:
+    """Prints a line if the run ends before the learning rate has reached its value."""
+    warmup, steps = getattr(config.agent, "warmup", 0), config.training.steps
+    if steps < warmup:
+        text = f"agent.warmup={warmup} is more than training.steps={steps}: the learning rate rises to the end"
+        print(f"graphrl: {text}; for a short run set agent.warmup=0", file=sys.stderr, flush=True)
+
+
 def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | None:
     """Reads the checkpoint from which a run continues, None if it has no checkpoint yet; renames broken later ones."""
     last, broken = checkpoints.last_readable(lambda: jax.eval_shape(learner.init, jax.random.key(0)))
@@ -215,7 +225,7 @@ def _last_readable(checkpoints: Checkpoints, learner: Learner) -> Checkpoint | N
 
 @contextlib.contextmanager
 def _observers(
-    folder: Path, config: RunConfig[Any], last: Checkpoint | None, score: str
+    folder: Path, config: RunConfig[Any], last: Checkpoint | None, settings: RunSettings
 ) -> Iterator[Sequence[Observer]]:
     """Yields observers that record and show the run: in the first process only, no observers in the others."""
     after = None if last is None else last.info.step
@@ -225,7 +235,7 @@ def _observers(
     schedule = config.training
     table = progress_table(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
     with metrics_log(folder, after) as log, table as show, compile_clock() as compiling:
-        yield log, _Progress(schedule, Pace(compiling), show, score, [] if last is None else last.info.validation)
+        yield log, _Progress(schedule, Pace(compiling), show, settings, [] if last is None else last.info.validation)
 
 
 # columns of the table of progress: metrics, of which each agent has some, and their titles
@@ -243,17 +253,18 @@ class _Progress:
     """Shows the most important values of every update, the score of the last validation, and the expected end."""
 
     def __init__(
-        self, schedule: Schedule, pace: Pace, show: ShowRow, score: str, validations: Sequence[Values] = ()
+        self, schedule: Schedule, pace: Pace, show: ShowRow, settings: RunSettings, validations: Sequence[Values] = ()
     ) -> None:
-        self._schedule, self._pace, self._show, self._score = schedule, pace, show, score
-        last = validations[-1].get(score) if validations else None  # an old run may have another score
+        self._schedule, self._pace, self._show = schedule, pace, show
+        self._score, self._title = settings.score, f"held-out {settings.score_title}"
+        last = validations[-1].get(self._score) if validations else None  # an old run may have another score
         self._held_out = "-" if last is None else _cell(last)
 
     def update(self, step: int, seconds: float, bucket: int, values: Values) -> None:
         """See `Observer`."""
         self._pace.add("update")
         cells = {title: _cell(values[name]) for name, title in _COLUMNS.items() if name in values}
-        self._show(step, {**cells, f"held-out {self._score}": self._held_out}, self._end(step))
+        self._show(step, {**cells, self._title: self._held_out}, self._end(step))
 
     def validation(self, step: int, values: Values) -> None:
         """See `Observer`."""

@@ -67,6 +67,7 @@ def test_a_graph_a_path_and_a_function(tmp_path: Path) -> None:
     ("model", "arguments", "options", "fault"),
     [
         (TINY, (1,), {}, "not a function"),
+        (TINY, (Problem("makespan", 2),), {}, "a problem is given by keywords"),
         (3, (), {}, "must be a graph, a path or a JAX function"),
         ("no/such/file", (), {}, "no/such/file"),
         (TINY, (), {"objective": "speed"}, "objective"),

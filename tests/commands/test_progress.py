@@ -16,6 +16,7 @@ from graphrl.plan import Plan
 from graphrl.progress import Pace, progress_table
 from graphrl.solvers.base import Budget
 from graphrl.training.config import Schedule
+from graphrl.training.folder import RunSettings
 from graphrl.training.run import _Progress
 from graphrl.units import byte_unit, format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 
@@ -105,7 +106,7 @@ def test_time_left_of_a_training_counts_updates_and_validations_but_no_compiling
     """A validation every 10 of 20 updates takes 20 s, an update 1 s; programs of three sizes compile."""
     time, shown = Time(), []
     schedule = Schedule(20, validate_every=10)
-    observer = _Progress(schedule, time.pace(), lambda *row: shown.append(row[-1]), "score")
+    observer = _Progress(schedule, time.pace(), lambda *row: shown.append(row[-1]), RunSettings("tiny", {}, "score"))
     time.pass_by(100, 80)
     observer.validation(0, {"score": 1.0})
     for step in range(1, 21):

@@ -1,5 +1,6 @@
 """`graphrl train --seeds --sweep`, and `graphrl plot` of what it trains."""
 
+import argparse
 import dataclasses
 import json
 import re
@@ -16,6 +17,7 @@ from training_processes import assert_same, final_state
 
 from graphrl.agents import AGENTS
 from graphrl.cli import main
+from graphrl.commands.train import _report_sweep
 from graphrl.learning.learner import Learner
 from graphrl.training import checkpoints
 from graphrl.training.checkpoints import find, read_info
@@ -269,3 +271,26 @@ def test_faults_of_plots_are_one_line(swept: Path, tmp_path: Path, capsys: pytes
         code, err = fault(capsys, "plot", *arguments)
         assert code in (1, 2)
         assert text in err, err
+
+
+@pytest.mark.parametrize(
+    ("means", "best_step", "line"),
+    [
+        ((3.0, 3.0), 5, "no setting is better: their means are equal"),
+        ((3.0, 2.0), 5, "best setting: agent.rate=0"),
+        ((3.0, 3.0), 0, "no run improved on step 0"),
+    ],
+)
+def test_the_end_of_a_sweep_names_no_best_setting_where_there_is_none(
+    means: tuple[float, float], best_step: int, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [{"folder": "seed-0", "step": 5, "best_step": best_step, "best_score": mean} for mean in means]
+    settings = [
+        {"setting": f"agent.rate={number}", "mean": run["best_score"], "low": 0.0, "high": 4.0, "runs": [run, run]}
+        for number, run in enumerate(runs)
+    ]
+    summary = {"metric": "gain", "title": "gain (%)", "interrupted": False, "settings": settings}
+    _report_sweep(summary, argparse.Namespace(json=False, agent="tiny"), tmp_path)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("best held-out gain (%)")
+    assert [one for one in printed if one.startswith(("best setting", "no "))] == [line]

@@ -12,7 +12,7 @@ from graphrl.compare.curves import LoggedRun, curves_figure, curves_of, interval
 def run_of(values: dict[int, float], seconds_each: float = 1.0) -> LoggedRun:
     """A run with a metric `loss` at these updates."""
     lines = [{"step": step, "seconds": seconds_each * step, "loss": value} for step, value in values.items()]
-    return LoggedRun(Path("run"), {}, "", lines)
+    return LoggedRun(Path("run"), {}, "", "", lines)
 
 
 def test_the_iqm_is_the_mean_of_the_middle_half() -> None:

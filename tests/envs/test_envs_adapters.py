@@ -359,7 +359,31 @@ def test_a_vector_environment_equals_its_environments_one_by_one(flat: bool) -> 
     finals = [jax.tree.leaves(single[0]) for single in singles]
     for final, alone in zip(infos["final_obs"], finals, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(final), alone, strict=True))
+    for key in ("live", "peak"):
+        np.testing.assert_array_equal(infos["final_info"][key], [single[4][key] for single in singles])
+        assert infos["final_info"][f"_{key}"].all()
+    assert infos["_final_info"].all()
     assert both.action_masks().any(1).all()  # new episodes have started
+
+
+def test_a_vector_environment_with_more_models_than_environments_draws_them() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    adapters.register_in_gymnasium()
+    lengths = (3, 5, 8)
+    models = [random_dag(seed, ops) for seed, ops in enumerate(lengths)]
+    few = gymnasium.make_vec("graphrl/Ordering-v0", num_envs=2, models=models)
+    few.reset(seed=0)
+    ages, drawn = np.zeros(2, int), []
+    for _ in range(60):
+        masks = few.unwrapped.action_masks()
+        _, rewards, ended, _, infos = few.step(masks.argmax(1))
+        ages += 1
+        assert (rewards[~ended] == 0).all()
+        if ended.any():
+            np.testing.assert_array_equal(infos["final_info"]["peak"] > 0, ended)
+        drawn += ages[ended].tolist()
+        ages[ended] = 0
+    assert set(drawn) == set(lengths)  # a legal episode has a step for each op
 
 
 def test_gymnasium_makes_environments_by_id_and_draws_them() -> None:

@@ -122,7 +122,10 @@ CALLS = itertools.count()
             "reward has an element that is not finite",
         ),
         (lambda step: dataclasses.replace(step, reward=jnp.float32(next(CALLS))), "vmap of it is not a loop"),
-        (lambda step: dataclasses.replace(step, info={"more": step.reward}), "timesteps have 2 different structures"),
+        (
+            lambda step: dataclasses.replace(step, info={"more": step.reward}),
+            r"timestep.info\['steps'\] is int32 after reset, missing after step",
+        ),
         (seen(position=jnp.int32(10)), "observation.position has elements"),
         (seen(action_mask=jnp.zeros(2, bool)), "action_mask leaves no choice"),
     ],
@@ -137,6 +140,22 @@ def test_check_env_finds_what_breaks_it(change: Change, fault: str) -> None:
 
     with pytest.raises((EnvError, specs.SpecError), match=fault):
         check_env(Broken(), LINE)
+
+
+def test_check_env_names_what_changes_its_type_between_reset_and_step() -> None:
+    class Python(Walk):
+        def reset(self, key: jax.Array, instance: jax.Array) -> tuple[State, TimeStep[View]]:
+            state, timestep = super().reset(key, instance)
+            return state._replace(position=0), timestep  # type: ignore[arg-type]
+
+    with pytest.raises(EnvError, match=r"state\.position is a weak int32 after reset, int32 after step"):
+        check_env(Python(), LINE)
+
+
+def test_check_env_takes_instances_of_numpy() -> None:
+    line = np.asarray(LINE)
+    check_env(Weigh(padded=True), line, wider=np.append(line, np.zeros(8, np.float32)))
+    check_env(Walk(), line)
 
 
 def test_check_env_requires_masks_of_the_action() -> None:

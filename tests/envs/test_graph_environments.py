@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from search_graphs import random_dag
 import graphrl
 from graphrl.costs.problem import Problem
 from graphrl.envs import AutoReset, sample_action, specs
+from graphrl.envs.graph_environment import GraphEnvironment
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.graphs.coarsen import coarsened
 from graphrl.graphs.datasets.sets import load_graph
 from graphrl.graphs.graph import ComputationGraph
+from graphrl.graphs.padding import common_sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
 KEY = jax.random.key(0)
@@ -215,3 +218,27 @@ def test_a_wrapped_environment_makes_instances_too() -> None:
     assert env.problem == LINK
     with pytest.raises(AttributeError, match="no_such"):
         _ = env.no_such
+
+
+class Balance(GraphEnvironment[dict[str, Any]]):
+    """Instances of an environment of a user, without plans."""
+
+    def make_instances(self, graphs: Sequence[ComputationGraph], to: Any = None) -> dict[str, Any]:
+        to = common_sizes(graphs) if to is None else to
+        return {"ops": np.array([len(graph.ops) for graph in graphs], np.int32), "size": np.full(len(graphs), to.ops)}
+
+
+def test_an_environment_that_makes_instances_has_one_several_and_a_generator() -> None:
+    env = Balance()
+    assert int(env.instance(GRAPH)["ops"]) == 10
+    assert env.instances([GRAPH, OTHER])["ops"].tolist() == [10, 7]
+    assert int(env.generator([GRAPH, OTHER])[1]["ops"]) == 7
+    with pytest.raises(PlanError, match=r"^Balance makes no plans: implement plan\(graph, instance, state\)$"):
+        env._plan(GRAPH, env.instance(GRAPH), None)
+
+
+def test_the_arguments_of_a_function_that_are_weights_are_named() -> None:
+    instance = ENVS["MemoryMap-v0"].instance(*CALLED, weights_argnums=0)
+    assert instance.placed[:, 0].any()
+    with pytest.raises(GraphrlError, match=r"^weights_argnums names arguments of a function: this model is none$"):
+        ENVS["Ordering-v0"].instance(GRAPH, weights_argnums=0)

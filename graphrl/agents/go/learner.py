@@ -213,7 +213,8 @@ class _RoundState(NamedTuple):
 
 def learner(settings: GoSettings) -> Learner:
     """Creates the learner of a configuration, from the functions below."""
-    return Learner(partial(init, settings), partial(update, settings), partial(evaluate, settings), score="sampled")
+    functions = partial(init, settings), partial(update, settings), partial(evaluate, settings)
+    return Learner(*functions, score="sampled", unit="%")
 
 
 def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerState:

@@ -19,7 +19,8 @@ from graphrl.learning.learner import Learner, LearnerState
 
 def learner(config: RegalConfig) -> Learner:
     """Creates the learner of a configuration, from the functions below."""
-    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), score="improvement")
+    functions = partial(init, config), partial(update, config), partial(evaluate, config)
+    return Learner(*functions, score="improvement", unit="%")
 
 
 def init(config: RegalConfig, key: jax.Array, policy: Any = None) -> LearnerState:

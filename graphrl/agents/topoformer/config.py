@@ -32,7 +32,7 @@ class TopoformerConfig:
         order of `topological_attention.GRAPHS`, as in agent.heads=2,1,1,2,1,1,4.
       head_width: width of queries, keys and values.
       tied: True if head k on every graph has the same parameters.
-      alpha: standard deviation of a graph's priorities (eq. 17).
+      alpha: standard deviation of a graph's priorities (equation 17).
       hidden: width of the hidden layer of the sequential decoder's perceptron.
       precision: dtype of the network's matrix products; priorities and parameters are always float32.
       samples: number of orders sampled per graph and update.

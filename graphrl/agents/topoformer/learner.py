@@ -42,7 +42,7 @@ class LearnerState(NamedTuple):
 def learner(config: TopoformerConfig) -> Learner:
     """Creates the learner of a configuration, from the functions below."""
     later = partial(after_validation, config)
-    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), "greedy", later)
+    return Learner(partial(init, config), partial(update, config), partial(evaluate, config), "greedy", later, unit="%")
 
 
 def init(config: TopoformerConfig, key: jax.Array, policy: Any = None) -> LearnerState:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.envs.adapters.common import Flattened, as_dictionaries, bounds, choices, import_library, map_spec
-from graphrl.envs.base import FINAL, AutoReset, Environment
+from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
+from graphrl.envs.graph_environment import Generator
 from graphrl.envs.registry import make, registered
 from graphrl.envs.specs import ArraySpec, SpecError, validate
 from graphrl.errors import GraphrlError, PlanError
@@ -112,17 +113,22 @@ def to_gymnasium(
     return Gymnasium()
 
 
-def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat: bool = False) -> Any:
+def to_gymnasium_vector(
+    env: Environment[Any, Any, Any], instances: Any, *, flat: bool = False, num_envs: int | None = None
+) -> Any:
     """Converts an environment with a batch of instances to a `gymnasium.vector.VectorEnv`: one compiled call a step.
 
-    An episode that ends starts again in the same step (`AutoresetMode.SAME_STEP`): infos have its last observation as
-    "final_obs", with the mask "_final_obs" of the environments that ended, and nothing else. `action_masks()` returns
-    `[g, options]` bool.
+    An episode that ends starts again in the same step (`AutoresetMode.SAME_STEP`). Infos then have its last observation
+    as "final_obs" and its last info as "final_info", such as `infos["final_info"]["peak"]`, `[num_envs]`; the masks
+    "_final_obs" and "_final_info" are True for the environments that ended. Infos have nothing else. `action_masks()`
+    returns `[num_envs, options]` bool.
 
     Args:
       env: the environment.
-      instances: instances with a leading axis g: the number of environments.
+      instances: instances with a leading axis g.
       flat: see `to_gymnasium`.
+      num_envs: number of environments, each of which draws one of the instances whenever an episode starts. By default
+        there are g, and each keeps its own instance, which is faster.
 
     Raises:
       GraphrlError: gymnasium is not installed.
@@ -130,10 +136,11 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
     gymnasium = import_library("gymnasium", "gymnasium")
     vector = import_library("gymnasium.vector", "gymnasium")
     utils = import_library("gymnasium.vector.utils", "gymnasium")
-    count = jax.tree.leaves(instances)[0].shape[0]
+    count = jax.tree.leaves(instances)[0].shape[0] if num_envs is None else num_envs
     one = jax.tree.map(lambda leaf: leaf[0], instances)
-    played = AutoReset(Flattened(env) if flat else env)
-    programs = _programs(played, batched=True)
+    played: Any = Flattened(env) if flat else env
+    restarted: Any = played if num_envs is None else _Drawing(played)
+    programs = _programs(AutoReset(restarted), batched=True, shared=num_envs is not None)
     on_device = jax.tree.map(jnp.asarray, instances)
     spec = jax.tree.map(lambda leaf: dataclasses.replace(leaf, shape=(count, *leaf.shape)), played.action_spec(one))
 
@@ -143,7 +150,7 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
         def __init__(self) -> None:
             self.num_envs = count
             self._state: Any = None
-            self.single_observation_space, self.single_action_space = _env_spaces(gymnasium.spaces, played.env, one)
+            self.single_observation_space, self.single_action_space = _env_spaces(gymnasium.spaces, played, one)
             self.observation_space, self.action_space = (
                 utils.batch_space(space, count) for space in (self.single_observation_space, self.single_action_space)
             )
@@ -165,14 +172,16 @@ def to_gymnasium_vector(env: Environment[Any, Any, Any], instances: Any, *, flat
             ended, cut = np.asarray(timestep.terminated), np.asarray(timestep.truncated)
             infos: dict[str, Any] = {}
             if (done := ended | cut).any():
-                final = _host(timestep.info[FINAL])
+                info = _host(timestep.info)
+                final = info.pop(FINAL)
                 infos = {"final_obs": np.full(count, None, object), "_final_obs": done}
+                infos |= _masked({"final_info": info}, done)
                 for index in np.flatnonzero(done):
                     infos["final_obs"][index] = jax.tree.map(lambda leaf, index=index: leaf[index], final)
             return _host(timestep.observation), np.asarray(timestep.reward), ended, cut, infos
 
         def action_masks(self) -> np.ndarray:
-            """Which options are allowed now: `[g, options]` bool."""
+            """Which options are allowed now: `[num_envs, options]` bool."""
             if self._state is None:
                 raise gymnasium.error.ResetNeeded("no episode has started: call reset first")
             return _mask(self._observation, Flattened(env), one)
@@ -201,10 +210,11 @@ def make_gymnasium_vector(
 ) -> Any:
     """Makes a vector environment: what `gymnasium.make_vec("graphrl/Ordering-v0", num_envs=64, models=...)` calls.
 
-    The models' instances take turns if there are fewer than `num_envs`.
+    The models' instances take turns if there are at most `num_envs`. If there are more, each environment draws one of
+    them whenever an episode starts.
 
     Raises:
-      GraphrlError: there are more models than environments, or a `render_mode`.
+      GraphrlError: there is a `render_mode`, or a model cannot be read.
     """
     if render_mode is not None:
         raise GraphrlError(f"render_mode is {render_mode!r}: many environments have no picture, see gymnasium.make")
@@ -212,7 +222,7 @@ def make_gymnasium_vector(
     instances = env.instances(models)
     count = jax.tree.leaves(instances)[0].shape[0]
     if count > num_envs:
-        raise GraphrlError(f"num_envs is {num_envs}: must be at least {count}, the number of models")
+        return to_gymnasium_vector(env, instances, flat=flat, num_envs=num_envs)
     index = jnp.arange(num_envs) % count
     return to_gymnasium_vector(env, jax.tree.map(lambda leaf: leaf[index], instances), flat=flat)
 
@@ -240,7 +250,28 @@ class _Programs(NamedTuple):
     step: Callable[..., Any]  # (key, state, action, instance) -> key, state, timestep
 
 
-def _programs(env: Environment[Any, Any, Any], *, batched: bool = False) -> _Programs:
+@dataclasses.dataclass(frozen=True)
+class _Drawing:
+    """An environment whose resets draw one of several instances; its methods receive all of them, on a leading axis."""
+
+    env: Any
+
+    def reset(self, key: jax.Array, instances: Any) -> tuple[Any, TimeStep[Any]]:
+        draw_key, reset_key = jax.random.split(key)
+        generator = Generator(instances)
+        index = jax.random.randint(draw_key, (), 0, generator.count)
+        state, timestep = self.env.reset(reset_key, generator[index])
+        return (index, state), timestep
+
+    def step(self, key: jax.Array, state: Any, action: Any, instances: Any) -> tuple[Any, TimeStep[Any]]:
+        index, state = state
+        state, timestep = self.env.step(key, state, action, Generator(instances)[index])
+        return (index, state), timestep
+
+
+def _programs(env: Any, *, batched: bool = False, shared: bool = False) -> _Programs:
+    """Compiles; if `batched`, for many environments, which have an instance each, or all the same if `shared`."""
+
     def reset(key: jax.Array, instance: Any) -> Any:
         key, now = jax.random.split(key)
         return key, *env.reset(now, instance)
@@ -249,7 +280,10 @@ def _programs(env: Environment[Any, Any, Any], *, batched: bool = False) -> _Pro
         key, now = jax.random.split(key)
         return key, *env.step(now, state, action, instance)
 
-    return _Programs(*(_without_copies(jax.vmap(function) if batched else function) for function in (reset, step)))
+    axis = None if shared else 0
+    if batched:
+        reset, step = jax.vmap(reset, (0, axis)), jax.vmap(step, (0, 0, 0, axis))
+    return _Programs(_without_copies(reset), _without_copies(step))
 
 
 def _without_copies(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,6 +308,18 @@ def _without_copies(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.unflatten(structure, [next(new) if place is None else given[place] for place in places])
 
     return call
+
+
+def _masked(infos: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
+    """Sets infos to 0 where no episode ended; adds gymnasium's masks "_key"."""
+    masked: dict[str, Any] = {}
+    for key, value in infos.items():
+        if isinstance(value, dict):
+            masked[key] = _masked(value, done)
+        else:
+            masked[key] = np.where(done.reshape(-1, *[1] * (value.ndim - 1)), value, np.zeros_like(value))
+        masked[f"_{key}"] = done
+    return masked
 
 
 def _mask(observation: Any, flattened: Flattened, instance: Any) -> np.ndarray:

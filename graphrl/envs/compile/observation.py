@@ -17,18 +17,30 @@ from graphrl.graphs.jraph_view import to_graphs_tuple
 
 class Observation(NamedTuple):
     """Observation of a graph with n ops, e uses of tensors and f control edges, all padded; each task has o options
-    with G features.
+    with G features. The tasks are "placement", "priority" and "fusion", as far as the environment decides them.
+
+    All fields but `previous` and `plan_features` are constant within an episode.
+
+    Attributes:
+      graph: `nodes` `[n + 1, F]` float32, features of ops without units, node n is padding; `senders` and `receivers`
+        `[e + f]` int32; no `edges` (`graphs.jraph_view.to_graphs_tuple`). Constant.
+      mask: `[n]` bool, True for real ops. Constant.
+      order: `[n]` int32, ops in a topological order, then padding. Constant.
+      options: for each task `[o, G]` float32, features of its options: devices or levels. Constant.
+      action_mask: for each task `[n, o]` bool; only option 0 for padding, for devices of all but a group's first op,
+        and for fusion where it is illegal. Constant.
+      previous: for each task `[n]` int32, the last choices; -1 before the first.
+      plan_features: features of the simulated run of `previous`, in shares of its makespan or largest load
+        (`features.PlanFeatures`); 0 before the first choices.
     """
 
-    graph: jraph.GraphsTuple  # nodes [n + 1, F], senders and receivers [e + f], no edges: see `to_graphs_tuple`
-    mask: jax.Array  # [n] bool, True for real ops
-    order: jax.Array  # [n] int32, ops in a topological order, then padding
-    options: dict[str, jax.Array]  # [o, G] float32
-    action_mask: dict[
-        str, jax.Array
-    ]  # [n, o] bool; only option 0 for padding, devices of all but a group's first op, and fusion where it is illegal
-    previous: dict[str, jax.Array]  # [n] int32, the last choices
-    plan_features: PlanFeatures  # features from simulating `previous`
+    graph: jraph.GraphsTuple
+    mask: jax.Array
+    order: jax.Array
+    options: dict[str, jax.Array]
+    action_mask: dict[str, jax.Array]
+    previous: dict[str, jax.Array]
+    plan_features: PlanFeatures
 
 
 def observe(

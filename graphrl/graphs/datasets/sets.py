@@ -35,6 +35,7 @@ def model_graph(
     chip: str | Chip = DEFAULT_CHIP,
     dims: Mapping[str, int] | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
+    weights_argnums: int | Sequence[int] = (),
 ) -> ComputationGraph:
     """Loads or traces the graph of a model.
 
@@ -42,7 +43,7 @@ def model_graph(
       model: a graph, a path or a name as in `load_graph`, or a JAX function.
       *args: only for a function: its arguments, arrays or `jax.ShapeDtypeStruct`s; it is traced, not run.
       chip, dims, limits: see `read_graph`.
-
+      weights_argnums: only for a function: see `from_jax`.
 
     Raises:
       GraphrlError: the model has a wrong type, cannot be read, or has arguments although it is no function.
@@ -58,7 +59,7 @@ def model_graph(
         raise ProblemError(f"model is of type {type(model).__name__}: must be a graph, a path or a JAX function")
     from graphrl.graphs.readers.jaxpr.reader import from_jax
 
-    return from_jax(model, *args, chip=chip)
+    return from_jax(model, *args, chip=chip, weights_argnums=weights_argnums)
 
 
 def load_graph(
