@@ -14,8 +14,8 @@ from search_graphs import random_dag
 from graphrl.agents.regal.config import RegalConfig
 from graphrl.agents.regal.instances import NEIGHBOURS, make_instance, make_instances, make_visits
 from graphrl.agents.regal.network import Policy
-from graphrl.agents.regal.placement import DEVICE_FEATURES, Placed, place
-from graphrl.agents.regal.proposers import LEVELS, proposer
+from graphrl.agents.regal.placement import DEVICE_FEATURES, OP_FEATURES, Placed, place
+from graphrl.agents.regal.proposers import LEVELS, SHIFTS, proposer
 from graphrl.costs import exact
 from graphrl.costs.problem import Problem
 from graphrl.envs.proposal import coding
@@ -139,22 +139,27 @@ def test_proposals_depend_on_neither_padding_nor_batch(problem: Problem) -> None
         np.testing.assert_array_equal(together[: len(graph.ops)], alone[: len(graph.ops)])
 
 
-def test_a_sample_says_device_and_certainty_and_its_probability() -> None:
+def test_a_sample_says_device_certainty_and_priority_and_their_probability() -> None:
     config, distributions = dataclasses.replace(CONFIG, problem=Problem("makespan", 3)), coding("moments")
     graph = random_dag(5, 18)
     instance, policy = make_instance(config, graph), proposer(config)
     params = policy.init(jax.random.key(1), instance)
     sampled = jax.vmap(policy.sample, (None, 0, None))(params, jax.random.split(jax.random.key(2), 5), instance)
-    mean = np.array(distributions.alpha) / (np.array(distributions.alpha) + np.array(distributions.beta))
+    mean = distributions.means
     row = np.asarray(sampled.action)[:, :18]
     device, level = np.divmod(np.asarray(sampled.choices.place)[:, :18], len(LEVELS))
     affinity = mean[row[..., :3]]
     is_certain = level > 0
     assert (affinity.argmax(-1) == device)[is_certain].all()
     assert (affinity[~is_certain] == 0.5).all()
+    shift, start = np.asarray(sampled.choices.priority)[:, :18], np.asarray(sampled.choices.ops)[:, :18]
+    wanted = 1 - start[..., OP_FEATURES.index("rank")] + np.array([shift or 0.0 for shift in SHIFTS])[shift]
+    assert (row[shift == 0, 3] == distributions.uniform[0]).all()
+    is_shifted = shift > 0
+    np.testing.assert_allclose(mean[row[..., 3]][is_shifted], wanted.clip(1 / 16, 15 / 16)[is_shifted], atol=0.0313)
     chosen = policy.log_prob(params, instance, sampled.choices)
     assert chosen.choices == 36
-    nearly_uniform = -18 * (np.log(3 * len(LEVELS)) + np.log(len(distributions.alpha)))
+    nearly_uniform = -18 * (np.log(3 * len(LEVELS)) + np.log(len(SHIFTS)))
     assert np.asarray(chosen.log_prob) == pytest.approx(np.full(5, nearly_uniform), rel=0.5)
     assert float(chosen.entropy) == pytest.approx(-nearly_uniform, rel=0.4)
 
