@@ -77,17 +77,26 @@ def test_an_op_keeps_its_last_inputs_and_its_first_readers() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), ops=st.integers(2, 24))
-def test_starts_are_exact_where_transfers_are_free(seed: int, ops: int) -> None:
+def test_starts_without_transfers_are_those_of_a_schedule_that_fills_gaps(seed: int, ops: int) -> None:
+    """It is feasible: run in the order of starts, no op starts later. Nor does one start later than without gaps."""
     graph, devices = random_dag(seed, ops), np.random.default_rng(seed).integers(0, 2, ops)
-    visits = make_visits(graph, SIZES, FREE)
-    start, end, free = np.zeros(ops), np.zeros(ops), np.zeros(2)
-    for op in np.asarray(visits.order)[:ops]:
-        inputs = [v for v in visits.inputs[op] if v < ops]
-        start[op] = max([free[devices[op]], *end[inputs]])
-        end[op] = free[devices[op]] = start[op] + graph.ops[op].runtime
+    visits, runtime = make_visits(graph, SIZES, FREE), graph.arrays.runtime
+
+    def ends(order: np.ndarray) -> np.ndarray:
+        end, free = np.zeros(ops), np.zeros(2)
+        for op in order:
+            inputs = [v for v in visits.inputs[op] if v < ops]
+            end[op] = free[devices[op]] = max([free[devices[op]], *end[inputs]]) + runtime[op]
+        return end
+
     features = np.asarray(placed(graph, FREE, devices).ops)[:ops]
-    np.testing.assert_allclose(features[:, 0], start / end.max(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(features[:, 3], 10 * (end - start) / end.max(), rtol=1e-4, atol=1e-6)
+    rank, visited = features[:, OP_FEATURES.index("rank")], np.asarray(visits.order)[:ops]
+    plain, by_start = ends(visited), ends(visited[np.argsort(rank[visited], kind="stable")])
+    whole = runtime.max() * 10 / features[runtime.argmax(), OP_FEATURES.index("duration")]
+    start = features[:, OP_FEATURES.index("start")] * whole
+    assert (start <= plain - runtime + 1e-4 * whole).all()
+    assert (start >= by_start - runtime - 1e-4 * whole).all()
+    np.testing.assert_allclose(features[:, OP_FEATURES.index("duration")], 10 * runtime / whole, rtol=1e-3, atol=1e-5)
 
 
 @settings(max_examples=25, deadline=None)
