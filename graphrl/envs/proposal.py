@@ -24,7 +24,7 @@ Both include the uniform distribution exactly: an action that chooses it for all
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ from graphrl.solvers.chromosomes.brkga import UNIFORM, BetaTable, Parameters, be
 from graphrl.solvers.chromosomes.brkga_solver import decisions
 
 CodingName = Literal["moments", "shapes"]
+TransferKeys = Literal["uniform", "readers"]
 MEANS = tuple(i / 16 for i in range(1, 16))
 CONCENTRATION = 128.0  # alpha + beta; 2 for the uniform distribution
 SHAPES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -73,6 +74,11 @@ class Coding:
         return self.heads[0]
 
     @property
+    def means(self) -> np.ndarray:
+        """The means of the distributions: `[m]` float64."""
+        return np.array(self.alpha) / np.add(self.alpha, self.beta)
+
+    @property
     def uniform(self) -> tuple[int, ...]:
         """The indices that choose the uniform distribution."""
         place = list(zip(self.alpha, self.beta, strict=True)).index((1.0, 1.0))
@@ -83,8 +89,8 @@ class Coding:
         to 1 to indices, `[...]` int32 for genes with one index, `[..., 2]` for genes with two.
         """
         alpha, beta = np.array(self.alpha), np.array(self.beta)
-        surest = np.lexsort((-alpha - beta, alpha / (alpha + beta)))  # by mean, then by variance
-        means, first = np.unique((alpha / (alpha + beta))[surest], return_index=True)
+        surest = np.lexsort((-alpha - beta, self.means))  # by mean, then by variance
+        means, first = np.unique(self.means[surest], return_index=True)
         middles = ((means[1:] + means[:-1]) / 2).astype(np.float32)
         row = jnp.asarray(surest[first], jnp.int32)[jnp.searchsorted(middles, mean)]
         return row if len(self.heads) == 1 else jnp.stack(jnp.unravel_index(row, self.heads), -1)
@@ -106,21 +112,34 @@ def coding(name: CodingName) -> Coding:
     return _CODINGS[name]
 
 
-def gene_choices(action: jax.Array, coding: Coding, sizes: Sizes, devices: int) -> jax.Array:
-    """Converts an action to the distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for transfer keys
-    and for the uniform distribution.
+def gene_choices(
+    action: jax.Array, coding: Coding, graph: PaddedGraph, devices: int, transfer_keys: TransferKeys = "uniform"
+) -> jax.Array:
+    """Converts an action to the distribution of every gene of a chromosome: `[k]` int32, `UNIFORM` for the uniform one.
 
     Args:
       action: an action of `Coding.action_spec`: for each op, the choice of its affinity to each device and of its
         priority.
       coding: the coding of the action.
-      sizes: sizes of the padded graph.
+      graph: the padded graph.
       devices: number of devices, d.
+      transfer_keys: of the keys of transfers, see `ProposalEnv`.
     """
+    ops = op_choices(action, coding)
+    key = jnp.full(graph.sizes.tensors, UNIFORM, jnp.int32)
+    if transfer_keys == "readers":
+        by_mean = np.argsort(coding.means, kind="stable").astype(np.int32)
+        place = jnp.asarray(np.argsort(by_mean).astype(np.int32))[ops[-1]]
+        place = jnp.where(ops[-1] == UNIFORM, UNIFORM, place)  # below all others
+        key = key.at[graph.use_tensor].max(place.at[graph.use_op].get(mode="fill", fill_value=UNIFORM), mode="drop")
+        key = jnp.where(key == UNIFORM, UNIFORM, jnp.asarray(by_mean)[key])
+    return jnp.concatenate([ops.reshape(-1), jnp.tile(key, devices)])
+
+
+def op_choices(action: jax.Array, coding: Coding) -> jax.Array:
+    """Converts an action to the distributions of the ops' genes: `[d + 1, n]` int32, `UNIFORM` for the uniform one."""
     row = action if len(coding.heads) == 1 else action[..., 0] * coding.heads[1] + action[..., 1]
-    row = jnp.where(row == np.ravel_multi_index(coding.uniform, coding.heads).astype(np.int32), UNIFORM, row)
-    transfers = jnp.full(devices * sizes.tensors, UNIFORM, jnp.int32)  # REGAL does not learn them (workshop A.2)
-    return jnp.concatenate([row.T.reshape(-1), transfers])
+    return jnp.where(row == np.ravel_multi_index(coding.uniform, coding.heads).astype(np.int32), UNIFORM, row).T
 
 
 def to_beta_table(choice: jax.Array, coding: Coding) -> BetaTable:
@@ -222,6 +241,9 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
       evaluations: number of evaluations per BRKGA run, in whole generations.
       parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
+      transfer_keys: distributions of the keys of transfers, which REGAL does not learn: "uniform", the papers'
+        (workshop A.2); or "readers" (ours), that of the priority of the tensor's first reader, the one of highest mean.
+        With uniform keys most transfers are far from their readers, whatever the policy proposes.
 
     Version history: v0, the first.
 
@@ -233,9 +255,14 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
     evaluations: int = 5000
     parameters: Parameters = Parameters()
     coding: CodingName = "moments"
+    transfer_keys: TransferKeys = "uniform"
 
     def __post_init__(self) -> None:
         coding(self.coding)
+        if self.transfer_keys not in get_args(TransferKeys):
+            raise ProblemError(
+                f"transfer_keys is {self.transfer_keys!r}: must be one of {', '.join(get_args(TransferKeys))}"
+            )
         if self.evaluations < self.parameters.offspring:
             raise ProblemError(
                 f"evaluations is {self.evaluations}: must be at least a generation's {self.parameters.offspring}"
@@ -257,7 +284,7 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
     ) -> tuple[State, TimeStep[Observation]]:
         """Runs BRKGA with the proposals. See `Environment`; `key` is not used."""
         graph = instance.graph
-        choice = gene_choices(action, self.distributions, graph.sizes, self.problem.devices)
+        choice = gene_choices(action, self.distributions, graph, self.problem.devices, self.transfer_keys)
         genes, fitness = self._search(state.key, graph, choice)
         return state._replace(genes=genes), TimeStep(
             self._observe(instance),

@@ -50,7 +50,7 @@ def test_an_action_says_the_distribution_of_every_gene(name: codings.CodingName)
     coding = codings.coding(name)
     spec = coding.action_spec(12, 2)
     action = specs.sample(spec, KEY)
-    table = codings.to_beta_table(codings.gene_choices(action, coding, SIZES, 2)[:, None], coding)
+    table = codings.to_beta_table(codings.gene_choices(action, coding, one().graph, 2)[:, None], coding)
     choice = np.asarray(table.choice)[:, 0]
     assert choice.shape == (3 * 12 + 2 * 12,)
     assert np.all(choice[36:] == UNIFORM)
@@ -67,6 +67,23 @@ def test_an_action_says_the_distribution_of_every_gene(name: codings.CodingName)
     np.testing.assert_allclose(values.var(1), a * b / (a + b) ** 2 / (a + b + 1), rtol=0.07)
 
 
+@pytest.mark.parametrize("name", ["moments", "shapes"])
+def test_keys_of_transfers_may_have_the_distribution_of_their_first_reader(name: codings.CodingName) -> None:
+    coding, graph = codings.coding(name), random_dag(0, 10)
+    action = specs.sample(coding.action_spec(12, 2), KEY)
+    ops = np.asarray(codings.op_choices(action, coding))[-1]
+    genes = np.asarray(codings.gene_choices(action, coding, one().graph, 2, "readers"))
+    keys = genes[3 * 12 :].reshape(2, 12)
+    np.testing.assert_array_equal(keys[0], keys[1])
+    a = graph.arrays
+    for t in range(len(a.tensor_bytes)):
+        means = [coding.means[choice] for choice in ops[a.use_op[a.use_tensor == t]] if choice != UNIFORM]
+        assert (keys[0, t] == UNIFORM) == (not means)
+        assert not means or coding.means[keys[0, t]] == max(means)
+    uniform = jnp.broadcast_to(jnp.array(coding.uniform, jnp.int32).squeeze(), action.shape)
+    assert np.all(np.asarray(codings.gene_choices(uniform, coding, one().graph, 2, "readers")) == UNIFORM)
+
+
 def test_codings_hold_the_uniform_and_only_distributions_that_exist() -> None:
     for name in ("moments", "shapes"):
         coding = codings.coding(name)
@@ -81,6 +98,8 @@ def test_codings_hold_the_uniform_and_only_distributions_that_exist() -> None:
         env(coding="both")  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="evaluations is 5: must be at least a generation's 80"):
         ProposalEnv(evaluations=5)
+    with pytest.raises(ProblemError, match="transfer_keys is 'none': must be one of uniform, readers"):
+        ProposalEnv(transfer_keys="none")  # type: ignore[arg-type]
 
 
 def test_it_passes_the_conformance_suite_whatever_it_is_padded_to() -> None:
@@ -119,7 +138,8 @@ def test_many_at_once_are_a_loop_over_one_and_what_run_batch_finds() -> None:
         alone = step(keys[g], state, by_graph[g, a], one(g))[1]
         np.testing.assert_array_equal(alone.info["objective"], timesteps.info["objective"][g, a])
         np.testing.assert_allclose(alone.reward, timesteps.reward[g, a], rtol=1e-6)
-    choice = jax.vmap(lambda action: codings.gene_choices(action, environment.distributions, SIZES, 2))(by_graph[:, 0])
+    genes = functools.partial(codings.gene_choices, coding=environment.distributions, devices=2)
+    choice = jax.vmap(lambda action, graph: genes(action, graph=graph))(by_graph[:, 0], batch().graph)
     table = codings.to_beta_table(choice.T, environment.distributions)
     values = run_batch(keys, batch().graph, MAKESPAN, SMALL, 45, table)[1]
     np.testing.assert_array_equal(values * batch().graph.second_unit, timesteps.info["objective"][:, 0])

@@ -193,7 +193,7 @@ _CONFIG = RegalConfig(
     rounds=1,
     width=8,
 )
-_ENV = ProposalEnv(_CONFIG.problem, _CONFIG.evaluations, _CONFIG.parameters, _CONFIG.coding)
+_ENV = ProposalEnv(_CONFIG.problem, _CONFIG.evaluations, _CONFIG.parameters, _CONFIG.coding, _CONFIG.transfer_keys)
 _POLICY = proposer(_CONFIG)
 _GRAPHS = make_instances(_CONFIG, [regal_like(seed, num_ops=12) for seed in range(3)])
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from graphrl.costs.problem import Problem
-from graphrl.envs.proposal import CodingName
+from graphrl.envs.proposal import CodingName, TransferKeys
 from graphrl.errors import ProblemError
 from graphrl.learning.learner import MAX_COUNT, check_ranges
 from graphrl.learning.reinforce import Baseline
@@ -31,6 +31,7 @@ class RegalConfig:
         "priorities" alone; its affinities to devices are then uniform. Independent affinities learned at few
         evaluations cost 0.4 to 2.9 points at 5000 (synthetic graphs, makespan and peak memory, every policy from which
         we removed them).
+      transfer_keys: distributions of the keys of transfers (`ProposalEnv`): "readers" (ours) or "uniform", the papers'.
       encoder: "message-passing" (REGAL) or "recurrent" (its baseline GAS).
       rounds: number of message-passing rounds, T; with 0 an op's vector depends only on its own features.
       width: width of all vectors and hidden layers.
@@ -59,6 +60,7 @@ class RegalConfig:
     placement: Placement = "sequential"
     coding: CodingName = "moments"
     genes: Genes = "all"
+    transfer_keys: TransferKeys = "readers"
     encoder: Encoder = "message-passing"
     rounds: int = 2
     width: int = 32
@@ -77,6 +79,7 @@ class RegalConfig:
         integers = {"evaluations": (1, MAX_COUNT), "rounds": (0, 64), "width": (2, 4096), "decay_steps": (0, MAX_COUNT)}
         integers["actions"] = (1 if self.baseline == "learned" else 2, 4096)
         names = {"coding": CodingName, "genes": Genes, "encoder": Encoder, "baseline": Baseline, "placement": Placement}
+        names["transfer_keys"] = TransferKeys
         check_ranges(
             self,
             integers=integers,

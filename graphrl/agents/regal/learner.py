@@ -97,7 +97,7 @@ def _loss(
 
 
 def _env(config: RegalConfig) -> ProposalEnv:
-    return ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
+    return ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding, config.transfer_keys)
 
 
 def _optimiser(config: RegalConfig) -> optax.GradientTransformation:

@@ -54,8 +54,10 @@ class Policy(agent.Policy[RegalConfig]):
 
     @classmethod
     def current_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """See `training.agent.Policy`. Version 0.2 had one network, and a list schedule as its optional hint."""
-        values = {"placement": "independent", **super().current_settings(values)}
+        """See `training.agent.Policy`. Version 0.2 had one network, uniform keys of transfers, and a list
+        schedule as its optional hint.
+        """
+        values = {"placement": "independent", "transfer_keys": "uniform", **super().current_settings(values)}
         if values.get("hint") == "none":
             del values["hint"]
         return values
@@ -64,4 +66,4 @@ class Policy(agent.Policy[RegalConfig]):
 @functools.partial(jax.jit, static_argnames=("config", "problem"))
 def _choices(params: Any, instance: RegalInstance, key: jax.Array, config: RegalConfig, problem: Problem) -> jax.Array:
     action = proposer(config, problem).best(params, key, instance).action
-    return gene_choices(action, coding(config.coding), instance.proposal.graph.sizes, problem.devices)
+    return gene_choices(action, coding(config.coding), instance.proposal.graph, problem.devices, config.transfer_keys)

@@ -25,9 +25,9 @@ from graphrl.costs.device.evaluate import DeviceCosts, ranked
 from graphrl.costs.problem import Problem
 from graphrl.envs.compile.reward import Keyed, costs_of
 from graphrl.envs.graph_environment import stacked
-from graphrl.envs.proposal import coding, gene_choices
+from graphrl.envs.proposal import coding, op_choices
 from graphrl.errors import ProblemError
-from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.graphs.padding import common_sizes
 from graphrl.plan import Plan
 from graphrl.solvers.base import Task
 from graphrl.solvers.chromosomes.brkga import UNIFORM
@@ -95,14 +95,14 @@ def _best_plans(
     Returns:
       The device of each op and its position among the ops, `[g, n]` int32 each.
     """
-    propose, sizes = proposer(config, problem), instances.proposal.graph.sizes
+    propose = proposer(config, problem)
 
     def draw(instance: RegalInstance) -> Keyed:
         drawn = jax.tree.map(lambda leaf: leaf[None], propose.best(params, keys[0], instance))
         if len(keys) > 1:
             others = jax.vmap(propose.sample, (None, 0, None))(params, keys[1:], instance)
             drawn = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), drawn, others)
-        each = jax.vmap(functools.partial(_keyed, config=config, problem=problem, sizes=sizes))(drawn)
+        each = jax.vmap(functools.partial(_keyed, config=config, devices=problem.devices))(drawn)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:plans], each)
 
     keyed, graph = jax.vmap(draw)(instances), instances.proposal.graph
@@ -113,13 +113,11 @@ def _best_plans(
     return keyed.placement[rows, best], costs.place[rows, best]
 
 
-def _keyed(proposal: Proposal, config: RegalConfig, problem: Problem, sizes: Sizes) -> Keyed:
+def _keyed(proposal: Proposal, config: RegalConfig, devices: int) -> Keyed:
     """Converts a proposal to plans: placements and op keys, `[orders, n]` each."""
-    distributions, devices = coding(config.coding), problem.devices
-    means = np.array(distributions.alpha) / np.add(distributions.alpha, distributions.beta)
-    choice = gene_choices(proposal.action, distributions, sizes, devices)[: (devices + 1) * sizes.ops]
-    mean = jnp.where(choice == UNIFORM, 0.5, jnp.asarray(means, jnp.float32)[jnp.maximum(choice, 0)])
-    genes = mean.reshape(devices + 1, sizes.ops)
+    distributions = coding(config.coding)
+    choice = op_choices(proposal.action, distributions)
+    genes = jnp.where(choice == UNIFORM, 0.5, jnp.asarray(distributions.means, jnp.float32)[jnp.maximum(choice, 0)])
     placement, keys = genes[:devices].argmax(0).astype(jnp.int32), genes[devices:]
     if config.placement == "sequential":
         placement = proposal.choices.place // len(LEVELS)  # also where the proposal does not prefer a device

@@ -3,8 +3,9 @@
 Features of ops and edges are alike for all devices, so choices that are independent of each other cannot put two ops on
 the same device. Here each op's choice depends on the devices of the ops before it, through `DEVICE_FEATURES` of the op
 on each device: when it would end there, which of its inputs are there, how many bytes it would add. They come from an
-estimate of the plan so far (`_State`), and not from its exact costs: an op starts when its device is free and its
-inputs have arrived, and a tensor lives until its last reader is placed.
+estimate of the plan so far (`_State`), and not from its exact costs: an op starts when its inputs have arrived and its
+device is free, at its end or in a gap that is long enough (insertion, as in HEFT), and a tensor lives until its last
+reader is placed.
 
 The features depend on the choices alone, not on the network's parameters. `place` returns them, so that the gradient
 of the log-probabilities needs no pass over the ops.
@@ -42,6 +43,7 @@ DEVICE_FEATURES = (
     "over_share",  # bytes over an even share while the op runs
 )
 OP_FEATURES = ("start", "rank", "level", "duration")  # of a placed op, for its priority
+_GAPS = 4  # of a device that ops can still fill
 _BYTES = 4.0  # factor of bytes before the logarithm: differences of a tenth of a share matter
 
 
@@ -63,6 +65,7 @@ class _State(NamedTuple):
     readers: jax.Array  # [n + 1, d], number of the op's inputs that were computed on each device
     left: jax.Array  # [n + 1], number of readers that are not placed
     free: jax.Array  # [d], time from which the device is free
+    gaps: jax.Array  # [d, _GAPS, 2], start and end of idle times before it; empty ones for none
     load: jax.Array  # [d], run time of its ops
     last: jax.Array  # [d] int32, its last op; -1 without one
     live: jax.Array  # [d], bytes
@@ -74,6 +77,7 @@ class _Step(NamedTuple):
     """An op on each of the d devices, before it is placed; k are its inputs."""
 
     start: jax.Array  # [d]
+    gap: jax.Array  # [d] int32, the gap that it fills; _GAPS for none
     sends: jax.Array  # [d, d], time to which a sender is blocked, for the op on each device (the last axis)
     inputs: jax.Array  # [k] int32
     real: jax.Array  # [k], 1 for inputs and 0 for padding
@@ -120,6 +124,7 @@ def _start(visits: Visits, devices: int) -> _State:
         readers=table,
         left=jnp.asarray(visits.uses),
         free=each,
+        gaps=jnp.zeros((devices, _GAPS, 2)),
         load=each,
         last=jnp.full(devices, -1, jnp.int32),
         live=each,
@@ -136,15 +141,20 @@ def _look(visits: Visits, state: _State, op: jax.Array, is_blocking: bool) -> _S
     missing = real[:, None] * (1 - state.here[inputs])
     leaves = jnp.maximum(end, made @ state.free) if is_blocking else end
     arrival = jnp.where(missing > 0, (leaves + seconds)[:, None], (real * end)[:, None]).max(0)
-    start = jnp.maximum(state.free, arrival)
-    if is_blocking:  # transfers follow each other: half of their time is beyond the latest arrival, on average
-        start = start + 0.5 * (seconds @ missing)
+    # transfers block their devices one after another: half of their time is beyond the latest arrival, on average
+    extra = 0.5 * (seconds @ missing) if is_blocking else jnp.zeros_like(arrival)
+    starts = jnp.maximum(state.gaps[..., 0], arrival[:, None]) + extra[:, None]
+    fits = starts + visits.runtime[op] <= state.gaps[..., 1]
+    in_gap = jnp.where(fits, starts, jnp.inf)
+    gap = jnp.where(fits.any(1), in_gap.argmin(1), _GAPS)
+    start = jnp.minimum(jnp.maximum(state.free, arrival) + extra, in_gap.min(1))
+    if is_blocking:
         sends = (made[:, :, None] * (missing * start[None])[:, None]).max(0)
     else:
         sends = jnp.zeros((len(start), len(start)))
     size = visits.output[inputs]
     added = size @ missing + visits.output[op] + visits.workspace[op]
-    return _Step(start, sends, inputs, real, missing, state.live + added)
+    return _Step(start, gap, sends, inputs, real, missing, state.live + added)
 
 
 def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.Array:
@@ -161,7 +171,7 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
     placed = state.placed / jnp.maximum(_number(visits.num_ops), 1.0)
     columns = (
         _log(end - end.min()),
-        _log(step.start - state.free),
+        _log(jnp.maximum(step.start - state.free, 0.0)),
         _log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
         _log(visits.seconds[op] @ step.missing),
         _log(state.free - state.free.min()),
@@ -205,13 +215,27 @@ def _advance(visits: Visits, state: _State, op: jax.Array, step: _Step, device: 
         here=here,
         readers=state.readers.at[visits.readers[op]].add(arrived, mode="drop"),
         left=left,
-        free=jnp.where(one > 0, end, free),
+        free=jnp.where(one > 0, jnp.maximum(end, state.free), free),
+        gaps=state.gaps.at[device].set(_gaps(state.gaps[device], step.gap[device], state.free[device], start, end)),
         load=state.load + one * runtime,
         last=jnp.where(one > 0, op, state.last),
         live=state.live + one * (copied + kept) - freed,
         peak=jnp.maximum(state.peak, one * step.live[device]),
         placed=state.placed + 1,
     )
+
+
+def _gaps(gaps: jax.Array, filled: jax.Array, free: jax.Array, start: jax.Array, end: jax.Array) -> jax.Array:
+    """Returns a device's gaps `[_GAPS, 2]` after an op that fills one of them, or else follows the others: the longer
+    part of the filled one remains, or a new one replaces the shortest.
+    """
+    lengths = gaps[:, 1] - gaps[:, 0]
+    shortest, is_new = lengths.argmin(), filled == _GAPS
+    old = gaps[jnp.minimum(filled, _GAPS - 1)]
+    before, after = jnp.stack([old[0], start]), jnp.stack([end, old[1]])
+    rest = jnp.where(start - old[0] > old[1] - end, before, after)
+    new = jnp.where(start - free > lengths[shortest], jnp.stack([free, start]), gaps[shortest])
+    return gaps.at[jnp.where(is_new, shortest, filled)].set(jnp.where(is_new, new, rest))
 
 
 def _op_features(visits: Visits, state: _State, problem: Problem) -> jax.Array:

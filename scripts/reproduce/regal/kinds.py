@@ -18,7 +18,17 @@ from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from reproduce.contest import Entrant
 from reproduce.policies import train_policies
-from reproduce.regal.settings import BASELINE, LONGER, MAKESPAN, MEMORY_TEST, QUICK, UNTRAINED, Settings, programs
+from reproduce.regal.settings import (
+    BASELINE,
+    LONGER,
+    MAKESPAN,
+    MEMORY_TEST,
+    ORDER_ALONE,
+    QUICK,
+    UNTRAINED,
+    Settings,
+    programs,
+)
 from reproduce.regal.tables import Score, scores
 from reproduce.results import Table, bullets, markdown, of_rows
 
@@ -29,7 +39,7 @@ PROBLEMS = {
 }
 CONFIG = str(Path(__file__).parents[2] / "regal.toml")
 REGAL = "regal"
-METHODS = (BASELINE, UNTRAINED, REGAL, "list", "brkga+", "auto", LONGER)
+METHODS = (BASELINE, UNTRAINED, ORDER_ALONE, REGAL, "list", "brkga+", "auto", LONGER)
 SEEN_GOAL, UNSEEN_GOAL = {"makespan": 0.40, "peak_memory": 0.25}, 0.25
 _OPS = 100  # of generated graphs
 
@@ -52,7 +62,8 @@ def table(settings: Settings, task: str) -> Iterator[Table]:
         f"Unseen graphs, generated ones of {_OPS} ops. {settings.evaluations:,} evaluations a run, {LONGER} "
         f"{settings.longer:g} s. Gap from the best known: geometric mean over graphs. Means over {settings.seeds} "
         f"seed{'s' * (settings.seeds > 1)} of search and of training, with 95% intervals if there are several. "
-        f"`{UNTRAINED}` is the network before training. Last column: share of `{BASELINE}`'s gap."
+        f"`{UNTRAINED}` is the network before training, `{ORDER_ALONE}` its order of ops as priorities, with uniform "
+        f"affinities. Last column: share of `{BASELINE}`'s gap."
     )
     body = (how, markdown(headings, lines), bullets(_goals(shares, problem)))
     yield Table(f"REGAL on many kinds of graphs: {problem_line(problem)}", of_rows(rows), body, _summary(shares))
@@ -80,6 +91,8 @@ def _entrant(settings: Settings, task: str, label: str) -> Entrant:
         files = _trained(settings, task)
     elif label == UNTRAINED:
         files = settings.before_training(PROBLEMS[task])
+    elif label == ORDER_ALONE:
+        files = settings.order_alone(PROBLEMS[task])
     else:
         return settings.entrant("synthetic", label, settings.budget(label), shipped=True)
     return Entrant(label, [f"regal:checkpoint={file}" for file in files], settings.budget(label))

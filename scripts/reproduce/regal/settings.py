@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from graphrl.agents.regal.config import Encoder, RegalConfig
 from graphrl.agents.regal.network import Policy
+from graphrl.agents.regal.proposers import SHIFTS
 from graphrl.costs.problem import Problem
 from graphrl.graphs.datasets import zoo
 from graphrl.graphs.datasets.sets import load_graphs
@@ -113,6 +116,8 @@ LEARNED: dict[str, tuple[str, Encoder]] = {
     "regal+": ("regal+", "message-passing"),
 }
 UNTRAINED = "regal untrained"
+ORDER_ALONE = "order alone"
+_CERTAIN = 20.0  # nats
 BASELINE = "brkga"
 # methods of the paper's table, with the network before training; other methods for comparison
 PAPER = ("cp-sat", "metis", "random", "local-search", BASELINE, "brkga-tuned", "idrs", "gas", UNTRAINED, "regal")
@@ -160,6 +165,17 @@ class Settings(launcher.Settings):
     def before_training(self, problem: Problem) -> list[Path]:
         """Returns policies with initial weights, one per seed."""
         return [self.copy(untrained(Policy, RegalConfig(problem), seed)) for seed in range(self.seeds)]
+
+    def order_alone(self, problem: Problem) -> list[Path]:
+        """Returns one policy that has learned nothing: priorities in the order in which the network visits the ops or
+        expects them to start, and uniform affinities.
+        """
+        policy = untrained(Policy, RegalConfig(problem))
+        for layer, chosen in (("device", 0), ("priority_of", SHIFTS.index(0.0))):
+            policy.params[layer]["bias"] = (
+                _CERTAIN * np.eye(len(policy.params[layer]["bias"]), dtype=np.float32)[chosen]
+            )
+        return [self.copy(policy)]
 
     def trained(self, task: str, encoder: Encoder) -> list[Path]:
         """Returns policies of a task, one per seed; trains the missing ones.

@@ -249,7 +249,7 @@ def _generation(config: RegalConfig, key: jax.Array, population: Any, batch: Reg
 def _rewards(config: RegalConfig, population: Any, key: jax.Array, graph: RegalInstance) -> jax.Array:
     """Computes the reward of every individual's proposals for one graph: `[m]` float32."""
     reset_key, action_key, step_key = jax.random.split(key, 3)
-    env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding)
+    env = ProposalEnv(config.problem, config.evaluations, config.parameters, config.coding, config.transfer_keys)
     state, _ = env.reset(reset_key, graph.proposal)
 
     def one(params: Any) -> jax.Array:
