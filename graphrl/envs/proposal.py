@@ -242,8 +242,9 @@ class ProposalEnv(GraphEnvironment[ProposalInstance]):
       parameters: parameters of BRKGA.
       coding: "moments" or "shapes".
       transfer_keys: distributions of the keys of transfers, which REGAL does not learn: "uniform", the papers'
-        (workshop A.2); or "readers" (ours), that of the priority of the tensor's first reader, the one of highest mean.
-        With uniform keys most transfers are far from their readers, whatever the policy proposes.
+        (workshop A.2); or "readers" (ours), that of the priority of the tensor's first reader: of those with a learned
+        priority the one of highest mean. With uniform keys most transfers are far from their readers, whatever the
+        policy proposes.
 
     Version history: v0, the first.
 

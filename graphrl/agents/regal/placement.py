@@ -29,7 +29,7 @@ DEVICE_FEATURES = (
     "inputs_here",  # share of the inputs
     "inputs_elsewhere",  # share of the inputs that would have to be sent
     "latest_input_here",  # 1 if the input that ends last was computed on the device
-    "follows_input",  # 1 if the last op on the device computed an input
+    "follows_input",  # 1 if the op that was last placed on the device computed an input
     "siblings",  # share of the placed inputs of the op's readers
     "load",  # run time on the device over the mean of all, relative to the whole graph's
     "placed",  # share of the ops that are placed
@@ -67,7 +67,7 @@ class _State(NamedTuple):
     free: jax.Array  # [d], time from which the device is free
     gaps: jax.Array  # [d, _GAPS, 2], start and end of idle times before it; empty ones for none
     load: jax.Array  # [d], run time of its ops
-    last: jax.Array  # [d] int32, its last op; -1 without one
+    last: jax.Array  # [d] int32, the last op that was placed on it, also if in a gap; -1 without one
     live: jax.Array  # [d], bytes
     peak: jax.Array  # [d], bytes
     placed: jax.Array  # [], number of ops
