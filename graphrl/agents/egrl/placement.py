@@ -102,13 +102,9 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
     Args:
       start: `[n, 2]`, a valid map, from which the first pass starts.
     """
-    n, m = problem.steps, problem.memories
+    n = problem.steps
     own = np.concatenate([np.arange(n), steps + np.arange(n)])  # rows of this graph in tables of T tensors
-    slowest = problem.input_seconds + problem.weight_seconds[:, 0] + problem.output_seconds[:, 0]
-    np.add.at(slowest, problem.read_step, problem.read_seconds[:, 0])
-    unit = max(np.maximum(slowest, problem.compute).mean(), 1e-30)
-    compute, busy = np.zeros(steps + 1, np.float32), np.zeros((steps + 1, m), np.float32)
-    compute[:n], busy[:n, 0] = problem.compute / unit, slowest / unit
+    unit, compute, busy = _base(problem, steps)
     rows, seconds = _uses(problem, steps, unit)
     saving = _savings(rows, seconds, compute, busy[:, 0])
     most = _savings(rows, seconds, compute, seconds[:, :, 0])
@@ -146,6 +142,18 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
         "steps": np.float32(n),
     }
     return Visits(**fields)
+
+
+def _base(problem: MapProblem, steps: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """Returns the mean step's seconds with everything in memory 0, and in this unit each step's operations `[N + 1]`
+    and its use of each memory `[N + 1, M]` then.
+    """
+    slowest = problem.input_seconds + problem.weight_seconds[:, 0] + problem.output_seconds[:, 0]
+    np.add.at(slowest, problem.read_step, problem.read_seconds[:, 0])
+    unit = max(np.maximum(slowest, problem.compute).mean(), 1e-30)
+    compute, busy = np.zeros(steps + 1, np.float32), np.zeros((steps + 1, problem.memories), np.float32)
+    compute[: problem.steps], busy[: problem.steps, 0] = problem.compute / unit, slowest / unit
+    return unit, compute, busy
 
 
 def _ratios(
