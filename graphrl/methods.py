@@ -213,8 +213,9 @@ def _kind(name: str, kinds: Mapping[str, str]) -> str:
 
 
 def _options_text(method: Method[Any, Any, Any]) -> str:
-    """Formats the options of a method with their defaults."""
-    return ", ".join(f"{option}={value}" for option, value in method.defaults.items())
+    """Formats the options of a method with their defaults; without one if it depends on others."""
+    defaults = method.defaults.items()
+    return ", ".join(option if value is None else f"{option}={value}" for option, value in defaults)
 
 
 def split_methods(text: str) -> list[str]:

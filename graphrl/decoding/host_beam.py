@@ -1,7 +1,7 @@
 """Beam search over orders of `sequential.py` by compiled code, as a part of a jitted program for CPUs.
 
 The search is that of `beam.py`, but peaks are estimates, as in the features: they differ where tensors reuse buffers.
-A state is a lane of `host_sequential.py`.
+A state is a lane of `host_steps.py`.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from graphrl.compiled.custom_call import (
     size,
 )
 from graphrl.compiled.pointers import array
-from graphrl.decoding.host_sequential import (
+from graphrl.decoding.host_steps import (
     F32,
     GREEDY,
     I32,
@@ -126,16 +126,13 @@ def _search(call: int, item: int, memory: int) -> None:
     for step in range(ops):
         candidates = integer(0)
         for k in range(half * width, half * width + states):
-            candidates = _propose(
-                beam, lane_of(call, memory + k * beam.stride, outer, graph, like), k, step, candidates
-            )
+            lane = lane_of(call, memory + k * beam.stride, outer, graph, like)
+            candidates = _propose(beam, lane, k, step, candidates)
         _collapse(beam, candidates)
         states, other = integer(0), 1 - half
         while states < width:
-            best = integer(0)
-            for i in range(candidates):
-                best = integer(i) if beam.scores[i] > beam.scores[best] else best
-            if candidates == 0 or beam.scores[best] == -np.inf:
+            best = _likeliest(beam, candidates)
+            if best < 0:
                 break
             k, parent = other * width + states, beam.parent[best]
             before = lane_of(call, memory + parent * beam.stride, outer, graph, like)
@@ -149,6 +146,24 @@ def _search(call: int, item: int, memory: int) -> None:
             beam.scores[best] = -np.inf
             states += 1
         half = other
+    _write(call, item, beam, half, states, ops)
+
+
+@inlined
+def _likeliest(beam: Beam, candidates: int) -> int:
+    """The candidate of highest score, the first of equal ones; -1 if none is left."""
+    best = integer(-1)
+    for i in range(candidates):
+        if beam.scores[i] > (beam.scores[best] if best >= 0 else -np.inf):
+            best = integer(i)
+    return best
+
+
+@inlined
+def _write(call: int, item: int, beam: Beam, half: int, states: int, ops: int) -> None:
+    """Writes the orders of the last states, from their ends, and their log-probabilities."""
+    like = result(call, ORDER)
+    width, n = size(like, -2), size(like, -1)
     log_prob = array(data(result(call, LOG_PROB)), (item + 1) * width, F32)
     for k in range(width):
         order = array(data(like) + 4 * (item * width + k) * n, n, I32)
@@ -165,9 +180,7 @@ def _search(call: int, item: int, memory: int) -> None:
 def _propose(beam: Beam, lane: Lane, k: int, step: int, candidates: int) -> int:
     """Appends the candidates of a state; returns their number so far."""
     count = integer(beam.count[k])
-    lane.log_prob[0] = _0
-    if count > 1:
-        score(lane, count, step)
+    score(lane, count, step)
     for place in range(count):
         op = integer(lane.ready[place])
         beam.scores[candidates] = beam.score[k] + lane.log_prob[place]

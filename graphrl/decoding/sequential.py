@@ -54,7 +54,11 @@ def rollout(graph: PaddedGraph, head: Head, keys: jax.Array | None = None, sampl
 
 
 def beam(graph: PaddedGraph, head: Head, width: int) -> Rollout:
-    """Finds each graph's order of lowest peak by beam search, see `beam.beam_with`: leading shape `[g]`."""
+    """Finds each graph's order of lowest peak by beam search, see `beam.beam_with`: leading shape `[g]`.
+
+    Of candidates with the same ops the search keeps the one of lowest peak. On CPUs these peaks are estimates, as
+    in the features, so that results may differ by platform where tensors reuse buffers. The returned peaks are exact.
+    """
     head = lax.stop_gradient(head)
 
     def dense() -> Rollout:
@@ -73,7 +77,9 @@ def beam(graph: PaddedGraph, head: Head, width: int) -> Rollout:
 
 
 def log_prob(graph: PaddedGraph, head: Head, order: jax.Array) -> jax.Array:
-    """Computes the log-probability of complete orders `[g, s, n]`: `[g, s]` float32, differentiable in the head."""
+    """Computes the log-probability of complete orders `[g, s, n]`: `[g, s]` float32, differentiable in the head; -inf
+    for an order that runs an op before its inputs.
+    """
     return _log_prob(head, graph, order) if is_compiled() else _dense_log_prob(head, graph, order)
 
 

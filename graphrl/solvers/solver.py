@@ -20,6 +20,8 @@ from graphrl.solvers.base import Interrupted, Search, Task
 P = ParamSpec("P")
 T = TypeVar("T", bound=Search[Any])
 A = TypeVar("A")
+# Types of the options that a user can set, by annotation; None is for defaults that depend on other options.
+SETTABLE: dict[Any, type] = {key: kind for kind in (int, float, str, bool) for key in (kind, kind | None)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +64,11 @@ class Method(Generic[T, P, A]):
 
     @property
     def options(self) -> dict[str, type]:
-        """Types of the options that a user can set: the keyword-only parameters that are numbers, texts or booleans."""
+        """Types of the options that a user can set: the keyword-only parameters that are numbers, texts or booleans, or
+        None by default.
+        """
         types: dict[str, Any] = self.search.__annotations__
-        return {name: types[name] for name in self._keywords if types[name] in (int, float, str, bool)}
+        return {name: SETTABLE[types[name]] for name in self._keywords if types[name] in SETTABLE}
 
     @property
     def defaults(self) -> dict[str, Any]:

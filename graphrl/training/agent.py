@@ -179,13 +179,13 @@ class Policy(ABC, Generic[C]):
 
     @classmethod
     def load_or_default(cls, problem: Any, checkpoint: str) -> Self:
-        """Loads the policy for a method: from a checkpoint (see `load`), or, if `checkpoint` is "", the shipped one
-        (see `default`).
+        """Loads the policy for a method: from a checkpoint (see `load`), or the shipped one (see `default`) if
+        `checkpoint` is "" or "shipped".
 
         Raises:
           GraphrlError: the policy cannot be read or does not exist.
         """
-        return cls.load(checkpoint) if checkpoint else cls.default(problem)
+        return cls.default(problem) if checkpoint in ("", "shipped") else cls.load(checkpoint)
 
     @classmethod
     def digest_of(cls, problem: Any, *, checkpoint: str = "", **_: object) -> str:

@@ -12,6 +12,7 @@ from filled import drawn
 from map_problems import WORKED_CHIP, WORKED_GRAPH
 from tiny_egrl import CHIP, graph
 
+from graphrl.agents.egrl import agent
 from graphrl.agents.egrl.agent import batch, sizes
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers, observe, start
@@ -117,9 +118,11 @@ def test_padding_changes_nothing() -> None:
     )
     assert near.visits is not None
     params = drawn(jax.eval_shape(lambda: Policy.initial(CONFIG, jax.random.key(0))))
-    maps = [np.asarray(likeliest(CONFIG, params, each)) for each in (near, far)]
-    np.testing.assert_array_equal(maps[0][:57], maps[1][:57])
-    assert not maps[1][57:].any()
+    likely = [np.asarray(likeliest(CONFIG, params, each)) for each in (near, far)]
+    sampled = [np.asarray(place_all(CONFIG, params, each.visits, jax.random.key(3)).map) for each in (near, far)]
+    for maps in (likely, sampled):
+        np.testing.assert_array_equal(maps[0][:57], maps[1][:57])
+        assert not maps[1][57:].any()
 
 
 def test_logits_are_those_of_the_map() -> None:
@@ -176,6 +179,22 @@ def test_searches_start_from_the_policy(variant: str, tmp_path: Path) -> None:
     assert (first.weights, first.outputs) == (second.weights, second.outputs)
     alone = find_map_solver(f"egrl-policy:checkpoint={path},alone=true")(MapTask(problem, Budget(60)))
     assert first.latency <= alone.latency
+
+
+def test_settings_of_the_user_precede_those_of_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "policy.msgpack"
+    Policy(CONFIG, Policy.initial(CONFIG, jax.random.key(0))).save(path)
+    configs: list[EgrlConfig] = []
+    monkeypatch.setattr(agent, "_search", lambda task, config, policy: configs.append(config))
+    for options in (f"checkpoint={path}", f"checkpoint={path},rate=0.003", "entropy=0.1", "checkpoint=shipped"):
+        find_map_solver(f"egrl:{options}")(MapTask(PROBLEMS["worked"], Budget(60)))
+    rates = [(config.rate, config.entropy_coefficient) for config in configs]
+    assert rates == [(0.01, 0.02), (0.003, 0.02), (0.001, 0.1), (0.01, 0.02)]
+
+
+def test_the_shipped_policy_has_a_name() -> None:
+    problem = PROBLEMS["worked"]
+    assert Policy.load_or_default(problem, "shipped") is Policy.load_or_default(problem, "")
 
 
 def test_samples_are_drawn_by_key() -> None:

@@ -104,3 +104,31 @@ def test_a_feature_decides(feature: str, last: int) -> None:
     n = graph.sizes.ops
     head = Head(jnp.zeros((1, n)), jnp.zeros((1, n, 2)), jnp.asarray(kernel), jnp.asarray([1.0, -1.0]))
     assert int(sequential.rollout(graph, head).order[0, 0, 1]) == last
+
+
+def test_illegal_orders_have_probability_zero() -> None:
+    """A reversed order runs an op before its inputs; the legal order next to it keeps its own log-probability."""
+    chain = ComputationGraph(
+        "chain",
+        ops=(
+            Op("first", outputs=(Tensor("a", 4),)),
+            Op("second", inputs=("a",), outputs=(Tensor("b", 2),)),
+            Op("third", inputs=("a",), outputs=(Tensor("c", 3),)),
+        ),
+    )
+    graph = pad_batch([chain])
+    n, head = graph.sizes.ops, drawn_head(graph)
+    orders = [(0, 2, 1), (2, 0, 1), (0, 1, 1)]  # legal, illegal with one ready op, an op twice
+    order = jnp.asarray([[[*each, *[n] * (n - 3)] for each in orders]], jnp.int32)
+
+    def loss(head: Head) -> tuple[jax.Array, jax.Array]:
+        log_probs = sequential.log_prob(graph, head, order)
+        return log_probs[0, 0], log_probs
+
+    gradient, log_probs = jax.jit(jax.grad(loss, has_aux=True))(head)
+    with pure_jax():
+        wanted_gradient, wanted = jax.jit(lambda head: jax.grad(loss, has_aux=True)(head))(head)
+    np.testing.assert_allclose(log_probs, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(np.isfinite(log_probs[0]), [True, False, False])
+    for leaf, expected in zip(gradient, wanted_gradient, strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=1e-4)

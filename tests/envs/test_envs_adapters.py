@@ -20,7 +20,7 @@ from graphrl.envs.base import Environment
 from graphrl.envs.ordering import OrderingEnv, OrderingInstance
 from graphrl.envs.ordering import make_instance as ordering_instance
 from graphrl.envs.proposal import ProposalEnv, ProposalInstance, make_instance
-from graphrl.errors import GraphrlError
+from graphrl.errors import GraphrlError, ProblemError
 from graphrl.graphs.padding import Sizes
 from graphrl.solvers.chromosomes.brkga import Parameters
 
@@ -335,6 +335,12 @@ def test_flat_gymnasium_plays_as_the_environment_does() -> None:
 def batch_of_orderings() -> Any:
     graphs = [random_dag(seed, 10) for seed in range(3)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(ordering_instance(graph, SIZES) for graph in graphs))
+
+
+def test_a_vector_of_no_environments_is_refused() -> None:
+    pytest.importorskip("gymnasium")
+    with pytest.raises(ProblemError, match="num_envs is 0: must be at least 1"):
+        adapters.to_gymnasium_vector(OrderingEnv(), batch_of_orderings(), num_envs=0)
 
 
 @pytest.mark.parametrize("flat", [False, True])

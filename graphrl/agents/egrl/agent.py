@@ -83,8 +83,7 @@ AGENT = Agent(
 )
 
 
-SHIPPED = "shipped"  # option `checkpoint` of the search
-# Settings of the search that starts from a sequential policy: its learner is PPO.
+# Defaults of the search that starts from a sequential policy: its learner is PPO.
 TUNING: dict[str, Any] = {"rate": 0.01, "entropy_coefficient": 0.02, "samples": 10}
 
 MAX_STEPS = 2_000  # attention over all pairs of steps, for all networks of a generation in one batch: about 10 GB
@@ -103,8 +102,8 @@ def solve(
     depth: int = 2,
     population: int = 20,
     boltzmann: float = 0.0,
-    entropy: float = 0.2,
-    rate: float = 1e-3,
+    entropy: float | None = None,
+    rate: float | None = None,
     strength: float = 0.05,
     chromosome_strength: float = 0.1,
     temperature: float = 10.0,
@@ -119,6 +118,8 @@ def solve(
 
     Args:
       options: see `EgrlConfig`.
+      entropy, rate: `EgrlConfig.entropy_coefficient` and `rate`; by default 0.2 and 0.001, or 0.02 and 0.01 from a
+        sequential policy.
       discounts: discount of each learner, separated by plus signs, as in "0.9+0.99".
       checkpoint: as for `solve_policy`, or "shipped" for the policy that the package ships: the search starts from that
         policy, which also determines the networks' settings; by default all networks are new. The population of a
@@ -133,6 +134,8 @@ def solve(
         raise ProblemError(
             f"method 'egrl' takes graphs of up to {MAX_STEPS:,} ops: this one has {task.problem.steps:,}"
         )
+    rates: dict[str, Any] = {"entropy_coefficient": entropy, "rate": rate}
+    given = {name: value for name, value in rates.items() if value is not None}
     config = EgrlConfig(
         variant=variant,  # type: ignore[arg-type]
         reward=reward,  # type: ignore[arg-type]
@@ -143,8 +146,6 @@ def solve(
         depth=depth,
         population=population,
         boltzmann=boltzmann,
-        entropy_coefficient=entropy,
-        rate=rate,
         strength=strength,
         chromosome_strength=chromosome_strength,
         temperature=temperature,
@@ -153,14 +154,14 @@ def solve(
         migrate_every=migrate_every,
         endless=endless,
         discounts=_discounts(discounts),
+        **given,
     )
     if not checkpoint:
         return _search(task, config, None)
-    policy = Policy.default(task.problem) if checkpoint == SHIPPED else Policy.load(checkpoint)
-    policy = policy.checked(task.problem)
+    policy = Policy.load_or_default(task.problem, checkpoint).checked(task.problem)
     config = dataclasses.replace(config, **{name: getattr(policy.config, name) for name in NETWORK_SETTINGS})
     if config.placement == "sequential":
-        config = dataclasses.replace(config, **TUNING)
+        config = dataclasses.replace(config, **{**TUNING, **given})
     return _search(task, config, policy.params)
 
 
@@ -170,8 +171,8 @@ def solve_policy(task: MapTask, *, checkpoint: str = "", alone: bool = False) ->
 
     Args:
       alone: True returns the policy's own map, even if the hint is faster; one evaluation.
-      checkpoint: a checkpoint of `graphrl train egrl`, or a file of `Policy.save`; by default the policy that the
-        package ships.
+      checkpoint: a checkpoint of `graphrl train egrl`, or a file of `Policy.save`; by default, or for
+        "shipped", the policy that the package ships.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.

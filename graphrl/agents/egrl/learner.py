@@ -168,13 +168,14 @@ def init_tuning(config: EgrlConfig, instances: Layers, key: jax.Array, policy: A
     """Creates the state of `tune`: the population has the policy and mutated copies of it, and the learner starts from
     the policy.
     """
+    mutate_key, learn_key = jax.random.split(key)
     networks = learner = None
     if count := config.settings.networks:
         copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), policy)
-        mutated = evolution.mutate(key, copies, config.strength, config.operators)
+        mutated = evolution.mutate(mutate_key, copies, config.strength, config.operators)
         networks = jax.tree.map(lambda leaf, own: leaf.at[0].set(own), mutated, policy)
     if config.variant != "ea":
-        learner = init_ppo(config, instances, key, jax.tree.map(jnp.asarray, policy))
+        learner = init_ppo(config, instances, learn_key, jax.tree.map(jnp.asarray, policy))
     return TunedState(Population(networks, None), learner, jnp.int32(0))
 
 
@@ -183,7 +184,8 @@ def tune(config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layer
     migration of the learner's network.
 
     SAC's noise on the logits would change many choices of a sequence at once; PPO samples each choice given those
-    before it.
+    before it. PPO also learns from the population's maps, as if the learner had sampled them: their log-probabilities
+    are the learner's own, so that the ratio starts at 1, without correction for the networks that made them.
 
     Returns:
       The state, and the maps of all roll-outs, `[p, 1, N, 2]` int32: the population's, then `config.samples` of the

@@ -123,7 +123,8 @@ def likeliest(config: EgrlConfig, actor: Any, problem: Layers) -> jax.Array:
 # settings that define the networks
 NETWORK_SETTINGS = ("placement", "passes", "hint", "preference", "encoder", "width", "depth", "heads")
 
-# Defaults of training that differ from a search's: the best found for a minute of training on 18 graphs.
+# Defaults of training that differ from a search's; `variant` and `population` are for learning "search". The policy
+# that ships has them, with the further ones of scripts/egrl.toml.
 TRAINING_DEFAULTS: dict[str, Any] = {
     "learning": "ppo",
     "placement": "sequential",

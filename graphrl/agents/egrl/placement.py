@@ -102,13 +102,9 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
     Args:
       start: `[n, 2]`, a valid map, from which the first pass starts.
     """
-    n, m = problem.steps, problem.memories
+    n = problem.steps
     own = np.concatenate([np.arange(n), steps + np.arange(n)])  # rows of this graph in tables of T tensors
-    slowest = problem.input_seconds + problem.weight_seconds[:, 0] + problem.output_seconds[:, 0]
-    np.add.at(slowest, problem.read_step, problem.read_seconds[:, 0])
-    unit = max(np.maximum(slowest, problem.compute).mean(), 1e-30)
-    compute, busy = np.zeros(steps + 1, np.float32), np.zeros((steps + 1, m), np.float32)
-    compute[:n], busy[:n, 0] = problem.compute / unit, slowest / unit
+    unit, compute, busy = _base(problem, steps)
     rows, seconds = _uses(problem, steps, unit)
     saving = _savings(rows, seconds, compute, busy[:, 0])
     most = _savings(rows, seconds, compute, seconds[:, :, 0])
@@ -121,21 +117,11 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
     order = np.lexsort((-density.max(1), ~placed))
     wanted = np.where(placed & (saving.max(1) > 1e-6), area, 0.0)
     price, rank = _prices(density, wanted, capacity * n)
-    size = np.zeros(density.shape)
-    size[:, 1:] = np.log(pages.sum(1)[:, None] / np.maximum(capacity[1:], 1) + 1e-4) / 3
-    total = seconds.sum(1)
-    speed = np.log((total[:, :1] + 1e-6) / (total + 1e-6)) / 3
-    crowd, outputs = _crowds(problem, begin, end.max(1))
-    crowds = np.zeros((2, *density.shape))
-    crowds[:, :, 1:] = np.log(np.stack([crowd, outputs])[:, :, None] / np.maximum(capacity[1:], 1) + 1e-3) / 3
-    static = np.stack([_log(10 * saving), _log(10 * most), size, rank, speed, *crowds], -1)
-    memory, used = np.zeros(2 * steps, np.int32), np.zeros((m, steps))
+    crowds = _crowds(problem, begin, end.max(1))
+    static = np.stack([_log(10 * saving), _log(10 * most), *_ratios(pages, seconds, capacity, rank, crowds)], -1)
+    memory = np.zeros(2 * steps, np.int32)
     memory[own] = start.T.ravel()
-    for tensor in np.flatnonzero(memory):
-        live = np.arange(steps) >= begin[tensor]
-        used[memory[tensor]] += (pages[tensor, :, None] * (live & (np.arange(steps) <= end[tensor, :, None]))).sum(0)
-        busy[rows[tensor], memory[tensor]] += seconds[tensor, :, memory[tensor]]
-        busy[rows[tensor], 0] -= seconds[tensor, :, 0]
+    used = _occupy(memory, begin, end, pages, rows, seconds, busy)
     fields: dict[str, Any] = {
         "real": np.int32(placed.sum()),
         "order": order.astype(np.int32),
@@ -156,6 +142,55 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
         "steps": np.float32(n),
     }
     return Visits(**fields)
+
+
+def _base(problem: MapProblem, steps: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """Returns the mean step's seconds with everything in memory 0, and in this unit each step's operations `[N + 1]`
+    and its use of each memory `[N + 1, M]` then.
+    """
+    slowest = problem.input_seconds + problem.weight_seconds[:, 0] + problem.output_seconds[:, 0]
+    np.add.at(slowest, problem.read_step, problem.read_seconds[:, 0])
+    unit = max(np.maximum(slowest, problem.compute).mean(), 1e-30)
+    compute, busy = np.zeros(steps + 1, np.float32), np.zeros((steps + 1, problem.memories), np.float32)
+    compute[: problem.steps], busy[: problem.steps, 0] = problem.compute / unit, slowest / unit
+    return unit, compute, busy
+
+
+def _ratios(
+    pages: np.ndarray, seconds: np.ndarray, capacity: np.ndarray, rank: np.ndarray, crowds: tuple[np.ndarray, ...]
+) -> list[np.ndarray]:
+    """Returns the features size, rank, speed, crowd and outputs, `[T, M]` each."""
+
+    def over_capacity(amount: np.ndarray, least: float) -> np.ndarray:
+        share = np.zeros((len(amount), len(capacity)))
+        share[:, 1:] = np.log(amount[:, None] / np.maximum(capacity[1:], 1) + least) / 3
+        return share
+
+    total = seconds.sum(1)
+    speed = np.log((total[:, :1] + 1e-6) / (total + 1e-6)) / 3
+    return [over_capacity(pages.sum(1), 1e-4), rank, speed, *(over_capacity(each, 1e-3) for each in crowds)]
+
+
+def _occupy(
+    memory: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    pages: np.ndarray,
+    rows: np.ndarray,
+    seconds: np.ndarray,
+    busy: np.ndarray,
+) -> np.ndarray:
+    """Returns the pages of each memory by step, `[M, N]`, for tensors in `memory` `[T]`, and moves their seconds in
+    `busy` `[N + 1, M]` from memory 0 to it. Memory 0 has no limit, so that its pages are not counted.
+    """
+    step = np.arange(len(busy) - 1)
+    used = np.zeros((busy.shape[1], len(step)))
+    for tensor in np.flatnonzero(memory):
+        live = (step >= begin[tensor]) & (step <= end[tensor, :, None])
+        used[memory[tensor]] += (pages[tensor, :, None] * live).sum(0)
+        busy[rows[tensor], memory[tensor]] += seconds[tensor, :, memory[tensor]]
+        busy[rows[tensor], 0] -= seconds[tensor, :, 0]
+    return used
 
 
 def _lives(problem: MapProblem, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,7 +271,7 @@ def place(
       visits: of the graph.
       passes: number of times that every tensor is placed.
       preference: see `_bias`.
-      key: is split into a key for every turn.
+      key: of the samples. A turn's key depends on its pass and its place in it, not on padding.
       choose: (key, (features `[M, F]`, bias `[M]`)) -> memory, `[]` int32.
     """
     visits = jax.tree.map(jnp.asarray, visits)
@@ -253,8 +288,10 @@ def place(
         return _advance(visits, state, tensor, choice), (features, bias, choice)
 
     state = _State(visits.start, visits.used, visits.busy)
-    turns = jnp.arange(passes * tensors, dtype=jnp.int32), jax.random.split(key, passes * tensors)
-    state, (features, bias, choice) = jax.lax.scan(body, state, turns)
+    each_pass = jnp.arange(passes, dtype=jnp.uint32)
+    keys = jax.vmap(lambda number: jax.random.split(jax.random.fold_in(key, number), tensors))(each_pass).reshape(-1)
+    turns = jnp.arange(passes * tensors, dtype=jnp.int32)
+    state, (features, bias, choice) = jax.lax.scan(body, state, (turns, keys))
     return Placed(features, bias, choice, state.memory.reshape(2, n).T)
 
 
@@ -293,22 +330,17 @@ def _look(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes `FEATURES` of a tensor in each memory, `[M, F]` float32, and the bias `[M]`, at one turn."""
     tensors, m = len(visits.order), len(visits.capacity)
-    memory, turn, step = jnp.arange(m, dtype=jnp.int32), number % tensors, visits.rows[tensor, 0]
+    memory, turn = jnp.arange(m, dtype=jnp.int32), number % tensors
     room, saving, capacity = _room(visits, state, tensor), _saving(visits, state, tensor), visits.capacity + 1e-9
     best = jnp.where(room.fits, saving, -jnp.inf).max()
     density = jnp.maximum(saving, 0.0) / visits.area[tensor]
-    life = visits.end[tensor].max() - visits.begin[tensor] + 1
     first, most, size, rank, speed, crowd, outputs = visits.static[tensor].T
-    now, least = state.busy[step].max(), visits.compute[step]
 
     def small(values: jax.Array) -> jax.Array:
         return jnp.where(memory > 0, values, 0.0)
 
     def ratio(above: jax.Array, below: jax.Array) -> jax.Array:
         return jnp.clip(jnp.log(above / below), -5, 5) / 2
-
-    def alike(value: Any) -> jax.Array:
-        return jnp.broadcast_to(_number(value), (m,))
 
     columns = (
         _log(10 * saving),
@@ -329,15 +361,25 @@ def _look(
         _number(memory == 0),
         _number(memory == m - 1),
         speed,
-        alike(tensor >= tensors // 2),
-        alike(_number(life) / visits.steps),
-        alike(_number(step) / visits.steps),
-        alike(_log(10 * jnp.maximum(now, least))),
-        alike(_log(10 * jnp.maximum(now - least, 0.0))),
-        alike(_number(turn) / jnp.maximum(_number(visits.real), 1.0)),
-        alike(number >= tensors),
+        *(jnp.broadcast_to(value, (m,)) for value in _alike(visits, state, tensor, number)),
     )
     return jnp.stack(columns, -1), _bias(saving, room.fits, preference)
+
+
+def _alike(visits: Visits, state: _State, tensor: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
+    """Computes the `FEATURES` from "is_output" on, which are alike in all memories: `[]` float32 each."""
+    tensors, step = len(visits.order), visits.rows[tensor, 0]
+    life = visits.end[tensor].max() - visits.begin[tensor] + 1
+    now, least = state.busy[step].max(), visits.compute[step]
+    return (
+        _number(tensor >= tensors // 2),
+        _number(life) / visits.steps,
+        _number(step) / visits.steps,
+        _log(10 * jnp.maximum(now, least)),
+        _log(10 * jnp.maximum(now - least, 0.0)),
+        _number(number % tensors) / jnp.maximum(_number(visits.real), 1.0),
+        _number(number >= tensors),
+    )
 
 
 def _bias(saving: jax.Array, fits: jax.Array, preference: float) -> jax.Array:

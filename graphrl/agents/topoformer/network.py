@@ -196,12 +196,14 @@ class Policy(agent.Policy[TopoformerConfig]):
 
     @classmethod
     def load_params(cls, path: str, config: TopoformerConfig) -> Any:
-        """See `training.agent.Policy`. A policy of decoder "priorities" also starts one of "sequential"."""
-        policy = cls.load(path)
-        if (config.decoder, policy.config.decoder) != ("sequential", "priorities"):
+        """See `training.agent.Policy`. A policy of decoder "priorities" also starts one of "sequential".
+
+        Its new layers are the same in every run, whatever its seed: a start is a function of path and configuration.
+        """
+        if (config.decoder, cls.load(path).config.decoder) != ("sequential", "priorities"):
             return super().load_params(path, config)
-        priorities = dataclasses.replace(config, decoder="priorities", freeze=False)
-        params = super().load_params(path, priorities)
+        params = super().load_params(path, dataclasses.replace(config, decoder="priorities", freeze=False))
+        # `scale` multiplies the priorities: 1 keeps them
         return cls.initial(config, jax.random.key(0)) | params | {"scale": np.float32(1)}
 
     def rollout(self, batch: OrderingInstance, decoding: Decoding, count: int = 16, seed: int = 0) -> Rollout:

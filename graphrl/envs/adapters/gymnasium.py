@@ -17,7 +17,7 @@ from graphrl.envs.base import FINAL, AutoReset, Environment, TimeStep
 from graphrl.envs.graph_environment import Generator
 from graphrl.envs.registry import make, registered
 from graphrl.envs.specs import ArraySpec, SpecError, validate
-from graphrl.errors import GraphrlError, PlanError
+from graphrl.errors import GraphrlError, PlanError, ProblemError
 
 _BLANK = 480, 640  # pixels of a picture without a plan
 
@@ -132,7 +132,10 @@ def to_gymnasium_vector(
 
     Raises:
       GraphrlError: gymnasium is not installed.
+      ProblemError: `num_envs` is below 1.
     """
+    if num_envs is not None and num_envs < 1:
+        raise ProblemError(f"num_envs is {num_envs}: must be at least 1")
     gymnasium = import_library("gymnasium", "gymnasium")
     vector = import_library("gymnasium.vector", "gymnasium")
     utils = import_library("gymnasium.vector.utils", "gymnasium")
