@@ -28,6 +28,7 @@ from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import primitives
+from graphrl.xla.checkpoint.collectives import link_seconds, one_device
 from graphrl.xla.checkpoint.equations import VIEWS, is_product
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
 from graphrl.xla.checkpoint.rewrite import product_of, scan_of
@@ -107,7 +108,9 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
     for node in flat.nodes:
         if node.type == primitives.COLLECTIVE.name:
-            node.runtime = chip.launch_seconds + node.equation.params["seconds"]
+            node.runtime = chip.launch_seconds + link_seconds(node.equation)
+        elif node.type == "shard_map":
+            node.runtime += link_seconds(node.equation)
     # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
     # name cannot keep such a value.
     readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
@@ -222,7 +225,7 @@ def on_one_device(program: Program, wanted: Sequence[bool], traced: core.ClosedJ
         return traced
     arguments, results = split_gradient(program, wanted)
     known = [spec or replicated(aval) for spec, aval in zip(arguments, traced.in_avals, strict=True)]
-    return Shards(traced, program.shards.layout, known, results).one_device(traced)
+    return one_device(Shards(traced, program.shards.layout, known, results), traced)
 
 
 def split_gradient(program: Program, wanted: Sequence[bool]) -> tuple[list[Spec | None], list[Spec | None]]:

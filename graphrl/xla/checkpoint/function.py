@@ -40,6 +40,7 @@ from graphrl.xla.checkpoint.settings import (
     is_value,
     join_arguments,
 )
+from graphrl.xla.checkpoint.sizes import sizes_of
 from graphrl.xla.decorated import Decorated, function_name, named_as
 from graphrl.xla.libraries import Library
 
@@ -313,6 +314,8 @@ class CheckpointedFunction(Decorated):
             return self._built[key]
         layout = self._settings.layout(closed.in_avals)
         arguments = () if layout is None else self._settings.arguments(layout, structure, closed.in_avals)
+        if layout is not None and sizes_of(closed.jaxpr).by_name:
+            raise ProblemError("in_shardings with symbolic dimensions is not supported: give concrete sizes")
         program = program_of(closed, layout, arguments)
         planned = self._plan_of(program, key[1])
 

@@ -26,6 +26,7 @@ import graphrl
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.xla.checkpoint import settings as checkpoint_settings
+from graphrl.xla.checkpoint.collectives import one_device
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.shards import Shards, replicated
@@ -210,7 +211,7 @@ def _seconds(sharded: Sharded, gradient: Any) -> float:
     specs = options.arguments(layout, jax.tree.structure((sharded.program.args, {})), closed.in_avals)
     count = len(jax.tree.leaves(sharded.program.params))
     results = [replicated(closed.out_avals[0]), *specs[:count]]
-    return gradient_seconds(Shards(closed, layout, specs, results).one_device(closed), CHIP)
+    return gradient_seconds(one_device(Shards(closed, layout, specs, results), closed), CHIP)
 
 
 class Point(NamedTuple):

@@ -18,6 +18,7 @@ import graphrl
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.graphs.roofline import INTERCONNECTS, LINKS, Interconnect, find_link
+from graphrl.xla.checkpoint.collectives import one_device
 from graphrl.xla.checkpoint.primitives import COLLECTIVE
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
@@ -53,7 +54,7 @@ def split(function: Callable[..., Any], *args: Any, mesh: Any = MESH, specs: Any
     assert layout is not None
     arguments = settings.arguments(layout, jax.tree.structure((args, {})), closed.in_avals)
     shards = Shards(closed, layout, arguments)
-    return shards.one_device(closed), shards.results
+    return one_device(shards, closed), shards.results
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
