@@ -92,7 +92,7 @@ def checkpoint(
 
     Several devices may share the function: by `in_shardings` or, with explicit mesh axes, by its arguments' types.
     Within `jax.shard_map` it has the shapes of shards in any case. Bytes, budgets and seconds are then one device's;
-    seconds include collectives (`graphrl.xla.checkpoint.shards`). Gradients are split as their arguments are.
+    seconds include collectives (`graphrl.xla.checkpoint.collectives`). Gradients are split as their arguments are.
 
     The choice relies on a model: memory by the liveness of values that XLA is expected to leave unfused, time by
     roofline. Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`,
