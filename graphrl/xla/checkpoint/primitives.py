@@ -103,7 +103,7 @@ _AFTER = _identity_primitive("after", _barrier, lambda eqn: eqn.replace(params={
 
 
 GATHERED = "graphrl_gathered"
-COLLECTIVE = core.Primitive("graphrl_collective")  # of `shards`, for estimates: it has seconds, and is never run
+COLLECTIVE = core.Primitive("graphrl_collective")  # of `collectives`, for estimates: it has seconds, and is never run
 COLLECTIVE.multiple_results = True
 
 

@@ -310,10 +310,9 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
 
 def _compiled_memory(settings: Settings, gradient: Callable[..., Any], shapes: Sequence[Any], is_sharded: bool) -> Any:
     """Compiles a gradient for arguments of these shapes, and returns XLA's figures of memory; see `compiled_bytes`."""
-    compiler = settings.compiler
-    assert compiler is not None
+    assert settings.compiler is not None
     try:
-        compiled = compiler(gradient, *shapes)
+        compiled = settings.compiler(gradient, *shapes)
     except Exception as error:  # jax raises many types, some without a message
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
         fault = f"verify: XLA does not compile the gradient alone (plan without verify): {reason}"
@@ -321,7 +320,7 @@ def _compiled_memory(settings: Settings, gradient: Callable[..., Any], shapes: S
     if not hasattr(compiled, "memory_analysis"):
         raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
     shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
-    devices = max((sharding.num_devices for sharding in shardings), default=1)
+    devices = max((each.num_devices for each in shardings), default=1)
     if devices > 1 and not is_sharded:
         raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
     memory = compiled.memory_analysis()

@@ -305,7 +305,7 @@ def test_chips_are_recognised_by_the_kind_of_device(
 def test_symbolic_dimensions_with_shardings_are_refused() -> None:
     (n,) = jax.export.symbolic_shape("n")
     own = graphrl.checkpoint(loss, slowdown=0.1, **SPLIT)
-    with pytest.raises(GraphrlError, match="^in_shardings with symbolic dimensions is not supported: give concrete"):
+    with pytest.raises(GraphrlError, match=r"^in_shardings with symbolic dimensions is not supported: give concrete"):
         own.report(ARGS[0], shape(n, WIDTH))
 
 
@@ -316,7 +316,7 @@ def test_abstract_meshes_cannot_run_on_other_devices() -> None:
     own = graphrl.checkpoint(lambda x: jnp.sin(jnp.sin(x)).sum(), **options)
     assert own.report(x).devices == 8
     for run in (own, jax.jit(own), jax.grad(own)):
-        with pytest.raises(GraphrlError, match="mesh is abstract: call report\\(\\), or give the devices' mesh"):
+        with pytest.raises(GraphrlError, match=r"mesh is abstract: call report\(\), or give the devices' mesh"):
             run(x)
 
     def closed(z: jax.Array) -> jax.Array:
