@@ -314,17 +314,14 @@ def _compiled_memory(settings: Settings, gradient: Callable[..., Any], shapes: S
     try:
         compiled = settings.compiler(gradient, *shapes)
     except Exception as error:  # jax raises many types, some without a message
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
-        fault = f"verify: XLA does not compile the gradient alone (plan without verify): {reason}"
-        raise GraphrlError(fault) from error
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
+        raise GraphrlError(f"verify: XLA does not compile the gradient alone (plan without verify): {why}") from error
     if not hasattr(compiled, "memory_analysis"):
         raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
-    shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
-    devices = max((each.num_devices for each in shardings), default=1)
+    devices = max((each.num_devices for each in jax.tree.leaves(getattr(compiled, "input_shardings", ()))), default=1)
     if devices > 1 and not is_sharded:
         raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
-    memory = compiled.memory_analysis()
-    if memory is None:
+    if (memory := compiled.memory_analysis()) is None:
         raise GraphrlError("verify: this backend does not report the memory of a compiled function")
     return memory
 

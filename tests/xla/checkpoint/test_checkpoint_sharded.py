@@ -306,7 +306,7 @@ def test_symbolic_dimensions_with_shardings_are_refused() -> None:
     (n,) = jax.export.symbolic_shape("n")
     own = graphrl.checkpoint(loss, slowdown=0.1, **SPLIT)
     with pytest.raises(GraphrlError, match=r"^in_shardings with symbolic dimensions is not supported: give concrete"):
-        own.report(ARGS[0], shape(n, WIDTH))
+        own.report(ARGS[0], jax.ShapeDtypeStruct((n, WIDTH), jnp.float32))
 
 
 def test_abstract_meshes_cannot_run_on_other_devices() -> None:
