@@ -7,6 +7,7 @@ without the variable it looks for a GPU, and leaves out its compiler if it finds
 
 import functools
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh
 
 from graphrl.errors import GraphrlError
+from graphrl.graphs.roofline import CHIPS
 from graphrl.xla.hook import without_disk_cache
 
 PLUGIN = "jax_plugins.xla_cuda12"
@@ -34,6 +36,7 @@ gpu_device_info {
 """
 # name, bytes of memory, bytes per second
 GPUS = {"h200": ("H200", 150_000_000_000, 4_800_000_000_000), "h100-sxm": ("H100", 80_000_000_000, 3_350_000_000_000)}
+TPU_KINDS = {"tpu v5 lite": "tpu-v5e", "tpu v5": "tpu-v5p", "tpu v6 lite": "tpu-v6e"}  # kind of a device -> chip
 # Without a GPU nothing is tuned. XLA assigns buffers before it generates code, so memory figures need no good code.
 GPU_OPTIONS: dict[str, Any] = {
     "xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": False,
@@ -44,7 +47,7 @@ GPU_OPTIONS: dict[str, Any] = {
 def missing(chip: str = "h200") -> str:
     """States in one line why nothing can be compiled for a chip that is not there; "" if it can."""
     if chip not in GPUS:
-        return f"no compiler for {chip} that is not here: must be one of {', '.join(GPUS)}"
+        return f"cannot compile for an absent {chip}: must be one of {', '.join(sorted(GPUS))}"
     try:
         installed = importlib.util.find_spec(PLUGIN) is not None
     except ModuleNotFoundError:
@@ -70,12 +73,21 @@ def absent_devices(chip: str, count: int, memory: int | None = None) -> Sequence
     target = _HOPPER.replace("NAME", name).replace("DEVICE_BYTES", str(memory or size))
     target = target.replace("BANDWIDTH", str(bandwidth))
     try:
-        found = topologies.get_topology_desc("", "cuda", target_config=target, topology=f"1x1x{count}").devices
+        devices = topologies.get_topology_desc("", "cuda", target_config=target, topology=f"1x1x{count}").devices
     except NotImplementedError:
         raise GraphrlError("compiling for a GPU that is not there needs JAX_PLATFORMS=cpu in the environment") from None
     except Exception as error:
         raise GraphrlError(f"compiling for {count} {chip}: {' '.join(str(error).split())[:200]}") from error
-    return tuple(found)
+    return tuple(devices)
+
+
+def chip_here() -> str | None:
+    """Returns the name of jax's first device in `graphs.roofline.CHIPS`; None if its kind is not among them."""
+    kind = jax.devices()[0].device_kind.lower()
+    words = TPU_KINDS.get(kind, kind).replace("-", " ").split()
+    whole = (name for name in CHIPS if {*name.split("-")} <= {*words})
+    first = (name for name in CHIPS if name.split("-")[0] in words and not name.startswith("tpu"))
+    return next(itertools.chain(whole, first), None)
 
 
 def concrete_mesh(mesh: Mesh | AbstractMesh, chip: str | None) -> Mesh:
@@ -92,7 +104,7 @@ def concrete_mesh(mesh: Mesh | AbstractMesh, chip: str | None) -> Mesh:
     if isinstance(mesh, Mesh):
         return mesh
     count, here = math.prod(mesh.axis_sizes), jax.devices()
-    is_here = chip is None or chip.split("-")[0] in here[0].device_kind.lower()
+    is_here = chip is None or chip.removesuffix("-fp32") == chip_here()
     if is_here and len(here) < count:
         is_here = False
         if chip is None:

@@ -10,7 +10,7 @@ jax keeps by default. A *stretch* is a block of loop steps that are computed aga
 | programs and plans | program.py; sizes.py: sizes of symbolic dimensions |
 | the gradient of a program | derivative.py: the traced gradient; gradient.py: as arrays for solvers |
 | the gradient of a graph | graph_gradient.py: the same for the graph of a training step |
-| several devices | shards.py: the gradient as one device runs it; factors.py: dimensions that are split together |
+| several devices | shards.py and factors.py: how values are split; collectives.py: what one device runs |
 | fusion | equations.py: kinds of equations; fusion.py: which values are written |
 | memory | memory.py |
 | time | seconds.py |

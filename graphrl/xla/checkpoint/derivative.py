@@ -24,10 +24,11 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from graphrl.graphs.readers.jaxpr.flatten import External, Node, Outside, Result, flatten
+from graphrl.graphs.readers.jaxpr.flatten import External, Flat, Node, Outside, Result, flatten
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint import primitives
+from graphrl.xla.checkpoint.collectives import link_seconds, one_device
 from graphrl.xla.checkpoint.equations import VIEWS, is_product
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Program, Region, Values
 from graphrl.xla.checkpoint.rewrite import product_of, scan_of
@@ -105,28 +106,8 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
     traced, results = gradient_jaxpr(program, wanted, functools.partial(_marked, program))
     closed = on_one_device(program, wanted, traced)
     flat = flatten(closed, [External("", array_bytes(aval), weight=False) for aval in closed.in_avals], chip)
-    for node in flat.nodes:
-        if node.type == primitives.COLLECTIVE.name:
-            node.runtime = chip.launch_seconds + node.equation.params["seconds"]
-    # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
-    # name cannot keep such a value.
-    readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
-    unnamed = {value for node in readers for value in node.inputs}
-    same: dict[Value, Value] = {}
-    names: dict[Value, Name] = {}
-    nodes: list[Node | None] = []
-    for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
-        nodes.append(node if live else None)
-        if node.type == primitives.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
-            passed = node.operands[: len(node.output_bytes)]
-            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(passed)}  # type: ignore[arg-type]
-            nodes[-1] = None
-        if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
-            same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
-            nodes[-1] = None
-            name = program.name_of(node.equation.params["name"]) if node.type == "name" else None
-            if name is not None and node.inputs[0] not in unnamed and not node.scope.startswith("transpose("):
-                names.setdefault(value, name)
+    _add_links(flat.nodes, chip)
+    nodes, same, names = _without_views(program, flat)
     outputs = [same.get(value, value) for value in flat.outputs if not hasattr(value, "value")]
     count = sum(not hasattr(value, "value") for value in flat.outputs[:results])
     places = _places(flat.nodes, len(program.equations))
@@ -153,6 +134,39 @@ def derivative(program: Program, wanted: Sequence[bool], chip: Chip) -> Derivati
         sum(map(array_bytes, closed.out_avals)),
         closed,
     )
+
+
+def _add_links(nodes: Iterable[Node], chip: Chip) -> None:
+    """Gives nodes the seconds of their collectives; those of loops and branches are in their bodies' programs."""
+    for node in nodes:
+        if node.type == primitives.COLLECTIVE.name:
+            node.runtime = chip.launch_seconds + link_seconds(node.equation)
+        elif node.type == "shard_map":
+            node.runtime += link_seconds(node.equation)
+
+
+def _without_views(program: Program, flat: Flat) -> tuple[list[Node | None], dict[Value, Value], dict[Value, Name]]:
+    """Returns `nodes`, `same` and `names` of a `Derivative`."""
+    # A derivative may read a value as it was before its name (that of exp, tanh and others reads their own result). A
+    # name cannot keep such a value.
+    readers = [node for node, alive in zip(flat.nodes, flat.live, strict=True) if alive and node.type != "name"]
+    unnamed = {value for node in readers for value in node.inputs}
+    same: dict[Value, Value] = {}
+    names: dict[Value, Name] = {}
+    nodes: list[Node | None] = []
+    for i, (node, live) in enumerate(zip(flat.nodes, flat.live, strict=True)):
+        nodes.append(node if live else None)
+        if node.type == primitives.NAME and all(isinstance(value, Result | Outside) for value in node.operands):
+            passed = node.operands[: len(node.output_bytes)]
+            same |= {Result(i, k): same.get(value, value) for k, value in enumerate(passed)}  # type: ignore[arg-type]
+            nodes[-1] = None
+        if node.type in VIEWS and len(node.inputs) == len(node.output_bytes) == 1:
+            same[Result(i, 0)] = value = same.get(node.inputs[0], node.inputs[0])
+            nodes[-1] = None
+            name = program.name_of(node.equation.params["name"]) if node.type == "name" else None
+            if name is not None and node.inputs[0] not in unnamed and not node.scope.startswith("transpose("):
+                names.setdefault(value, name)
+    return nodes, same, names
 
 
 def differentiable(aval: Any) -> bool:
@@ -222,7 +236,7 @@ def on_one_device(program: Program, wanted: Sequence[bool], traced: core.ClosedJ
         return traced
     arguments, results = split_gradient(program, wanted)
     known = [spec or replicated(aval) for spec, aval in zip(arguments, traced.in_avals, strict=True)]
-    return Shards(traced, program.shards.layout, known, results).one_device(traced)
+    return one_device(Shards(traced, program.shards.layout, known, results), traced)
 
 
 def split_gradient(program: Program, wanted: Sequence[bool]) -> tuple[list[Spec | None], list[Spec | None]]:

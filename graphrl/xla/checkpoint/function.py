@@ -40,6 +40,7 @@ from graphrl.xla.checkpoint.settings import (
     is_value,
     join_arguments,
 )
+from graphrl.xla.checkpoint.sizes import sizes_of
 from graphrl.xla.decorated import Decorated, function_name, named_as
 from graphrl.xla.libraries import Library
 
@@ -91,7 +92,7 @@ def checkpoint(
 
     Several devices may share the function: by `in_shardings` or, with explicit mesh axes, by its arguments' types.
     Within `jax.shard_map` it has the shapes of shards in any case. Bytes, budgets and seconds are then one device's;
-    seconds include collectives (`graphrl.xla.checkpoint.shards`). Gradients are split as their arguments are.
+    seconds include collectives (`graphrl.xla.checkpoint.collectives`). Gradients are split as their arguments are.
 
     The choice relies on a model: memory by the liveness of values that XLA is expected to leave unfused, time by
     roofline. Arguments by which no gradient is taken are recognised where jax shows them (directly under `jax.grad`,
@@ -313,6 +314,8 @@ class CheckpointedFunction(Decorated):
             return self._built[key]
         layout = self._settings.layout(closed.in_avals)
         arguments = () if layout is None else self._settings.arguments(layout, structure, closed.in_avals)
+        if layout is not None and sizes_of(closed.jaxpr).by_name:
+            raise ProblemError("in_shardings with symbolic dimensions is not supported: give concrete sizes")
         program = program_of(closed, layout, arguments)
         planned = self._plan_of(program, key[1])
 

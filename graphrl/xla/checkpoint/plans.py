@@ -37,7 +37,7 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 18  # increases when searches or their model change, so that older plans are not kept
+VERSION = 19  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
         settings.method,
         float(settings.seconds),
         settings.seed,
-        *settings.verified_for,
+        *settings.verified_for(None if program.shards is None else program.shards.layout),
         *program.sizes.by_name.items(),
         program.shards and (program.shards.arguments, program.shards.layout.sizes, program.shards.layout.links),
     ]

@@ -27,6 +27,9 @@ import jax
 from jax.extend import core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.sharding import AbstractMesh
+
+from graphrl.errors import GraphrlError
 
 HOST_LINK = "pcie-5"  # name in `graphs.roofline.INTERCONNECTS`
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
@@ -100,7 +103,7 @@ _AFTER = _identity_primitive("after", _barrier, lambda eqn: eqn.replace(params={
 
 
 GATHERED = "graphrl_gathered"
-COLLECTIVE = core.Primitive("graphrl_collective")  # of `shards`, for estimates: it has seconds, and is never run
+COLLECTIVE = core.Primitive("graphrl_collective")  # of `collectives`, for estimates: it has seconds, and is never run
 COLLECTIVE.multiple_results = True
 
 
@@ -131,10 +134,33 @@ def _constrained(value: Any, *, sharding: Any, pinned: bool, **_: Any) -> Any:
     return jax.lax.with_sharding_constraint(value, sharding) if pinned else value
 
 
+def _check_mesh(mesh: Any, devices: int) -> None:
+    """Checks that a computation on this number of devices can use a mesh.
+
+    Raises:
+      GraphrlError: the mesh is abstract and of another number of devices.
+    """
+    if isinstance(mesh, AbstractMesh) and devices != mesh.size:
+        raise GraphrlError("mesh is abstract: call report(), or give the devices' mesh")
+
+
+def _gathered_now(value: Any, **params: Any) -> Any:
+    if params["pinned"]:
+        _check_mesh(params["sharding"].mesh, 1)  # without a jit around, jax needs the devices
+    return _constrained(value, **params)
+
+
+def _gathered_lowered(ctx: Any, value: Any, **params: Any) -> Any:
+    devices = getattr(ctx.module_context.axis_context, "num_devices", None)
+    if params["pinned"] and devices not in (None, 1):  # on one device jax ignores shardings
+        _check_mesh(params["sharding"].mesh, devices)
+    return mlir.lower_fun(_constrained, multiple_results=False)(ctx, value, **params)
+
+
 _GATHERED = core.Primitive(GATHERED)
-_GATHERED.def_impl(_constrained)
+_GATHERED.def_impl(_gathered_now)
 _GATHERED.def_abstract_eval(lambda value, **_: value)
-mlir.register_lowering(_GATHERED, mlir.lower_fun(_constrained, multiple_results=False))
+mlir.register_lowering(_GATHERED, _gathered_lowered)
 ad.deflinear2(
     _GATHERED, lambda cotangent, _, *, back, pinned, **__: [_constrained(cotangent, sharding=back, pinned=pinned)]
 )

@@ -29,14 +29,7 @@ from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
 from graphrl.xla.checkpoint.equations import is_fill, is_fused, is_of_variables, is_product
-from graphrl.xla.checkpoint.primitives import (
-    GATHERED,
-    finish_forward,
-    join_gradients,
-    pinned,
-    send_to_host,
-    wait_for,
-)
+from graphrl.xla.checkpoint.primitives import GATHERED, finish_forward, join_gradients, pinned, send_to_host, wait_for
 from graphrl.xla.checkpoint.program import CheckpointPlan, Name, Piece, Program, Region, Values, checkpointed, variables
 from graphrl.xla.checkpoint.sizes import holds
 

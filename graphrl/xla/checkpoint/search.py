@@ -303,25 +303,27 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
         outputs = zip(core.jaxpr_as_fun(jaxpr)(*args), map(sharding, results), strict=True)
         return [out if split is None else jax.lax.with_sharding_constraint(out, split) for out, split in outputs]
 
-    compiler = settings.compiler
-    assert compiler is not None
-    try:
-        compiled = compiler(gradient, *shapes)
-    except Exception as error:  # jax raises many types, some without a message
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
-        fault = f"verify: XLA does not compile the gradient alone (plan without verify): {reason}"
-        raise GraphrlError(fault) from error
-    if not hasattr(compiled, "memory_analysis"):
-        raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
-    shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
-    devices = max((sharding.num_devices for sharding in shardings), default=1)
-    if devices > 1 and program.shards is None:
-        raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
-    memory = compiled.memory_analysis()
-    if memory is None:
-        raise GraphrlError("verify: this backend does not report the memory of a compiled function")
+    memory = _compiled_memory(settings, gradient, shapes, program.shards is not None)
     cotangents = list(zip(jaxpr.in_avals, shapes, strict=True))[len(program.closed.in_avals) :]
     return int(memory.temp_size_in_bytes) + sum(_device_bytes(aval, shape.sharding) for aval, shape in cotangents)
+
+
+def _compiled_memory(settings: Settings, gradient: Callable[..., Any], shapes: Sequence[Any], is_sharded: bool) -> Any:
+    """Compiles a gradient for arguments of these shapes, and returns XLA's figures of memory; see `compiled_bytes`."""
+    assert settings.compiler is not None
+    try:
+        compiled = settings.compiler(gradient, *shapes)
+    except Exception as error:  # jax raises many types, some without a message
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
+        raise GraphrlError(f"verify: XLA does not compile the gradient alone (plan without verify): {why}") from error
+    if not hasattr(compiled, "memory_analysis"):
+        raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
+    devices = max((each.num_devices for each in jax.tree.leaves(getattr(compiled, "input_shardings", ()))), default=1)
+    if devices > 1 and not is_sharded:
+        raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
+    if (memory := compiled.memory_analysis()) is None:
+        raise GraphrlError("verify: this backend does not report the memory of a compiled function")
+    return memory
 
 
 def _device_bytes(aval: Any, sharding: Any) -> int:

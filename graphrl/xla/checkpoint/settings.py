@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_abstract_mesh
 
 from graphrl.errors import ArgumentError, ProblemError
-from graphrl.graphs.roofline import CHIPS, DEFAULT_CHIP, LINKS, Chip, Interconnect, find_chip, find_link
+from graphrl.graphs.roofline import DEFAULT_CHIP, LINKS, Chip, Interconnect, find_chip, find_link
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, parse_bytes
@@ -25,7 +25,7 @@ from graphrl.xla.checkpoint.solvers.auto import find_solver
 from graphrl.xla.checkpoint.solvers.choice import Pricing
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.decorated import argument_names, function_name
-from graphrl.xla.topology import compile_for, concrete_mesh
+from graphrl.xla.topology import chip_here, compile_for, concrete_mesh
 
 SECONDS = DEFAULT_SECONDS
 DEFAULT_LINK = "pcie-5"  # between devices for which `LINKS` has none
@@ -117,7 +117,7 @@ class Settings:
     @property
     def resolved_chip(self) -> Chip:
         """The chip for which run times are estimated: by default jax's first device if its name is known."""
-        return find_chip(self.chip if self.chip is not None else _own_chip())
+        return find_chip(self.chip if self.chip is not None else chip_here() or DEFAULT_CHIP)
 
     @property
     def compiler(self) -> Compiler | None:
@@ -132,19 +132,30 @@ class Settings:
         Raises:
           GraphrlError: XLA has no compiler for these devices here.
         """
-        name = None if self.chip is None else find_chip(self.chip).name
-        return dataclasses.replace(layout, mesh=concrete_mesh(layout.mesh, name)).sharding
+        return dataclasses.replace(layout, mesh=self._devices(layout)).sharding
+
+    def _devices(self, layout: Layout) -> Mesh:
+        """Returns the mesh of the devices to compile for; raises as `concrete_mesh`."""
+        return concrete_mesh(layout.mesh, None if self.chip is None else find_chip(self.chip).name)
 
     @property
     def is_stored(self) -> bool:
         """True if plans are stored on disk: with `cache`, unless a user's function compiles the gradients."""
         return self.cache and isinstance(self.verify, bool)
 
-    @property
-    def verified_for(self) -> tuple[str, ...]:
-        """Kind and platform version of the device that plans are verified for; empty if `verify` is not True."""
-        device = jax.devices()[0]
-        return (device.device_kind, device.client.platform_version) if self.verify is True else ()
+    def verified_for(self, layout: Layout | None) -> tuple[str, ...]:
+        """Returns kind and platform version of the devices that plans are verified for; none if `verify` is not True.
+
+        Args:
+          layout: the devices that share the function; None for one device.
+
+        Raises:
+          GraphrlError: XLA has no compiler for these devices here.
+        """
+        if self.verify is not True:
+            return ()
+        device = jax.devices()[0] if layout is None else self._devices(layout).devices.flat[0]
+        return device.device_kind, device.client.platform_version
 
     def layout(self, avals: Sequence[Any]) -> Layout | None:
         """Returns the devices that share a function with arguments of these types; None if it runs on one."""
@@ -236,11 +247,6 @@ def compile_here(function: Callable[..., Any], *args: Any) -> Any:
         return compile_for(function, *args)
     with jax.default_device(jax.devices()[0]):
         return jax.jit(function).lower(*args).compile()
-
-
-def _own_chip() -> str:
-    words = set(jax.devices()[0].device_kind.lower().replace("-", " ").split())
-    return next((name for name in CHIPS if set(name.split("-")) <= words or name.split("-")[0] in words), DEFAULT_CHIP)
 
 
 def _real(value: object) -> float | None:

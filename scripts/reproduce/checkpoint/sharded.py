@@ -26,6 +26,7 @@ import graphrl
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.xla.checkpoint import settings as checkpoint_settings
+from graphrl.xla.checkpoint.collectives import one_device
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.shards import Shards, replicated
@@ -107,6 +108,14 @@ def selected(settings: Settings) -> tuple[str, ...]:
     return tuple(
         name for name in (SHARDED[:1] if settings.quick else SHARDED) if name in (settings.programs or SHARDED)
     )
+
+
+def _covered(settings: Settings) -> str:
+    """States which programs a table is of, if not all."""
+    names = selected(settings)
+    if len(names) == len(SHARDED):
+        return ""
+    return f" Figures are of {len(names)} of {len(SHARDED)} programs ({', '.join(names)}); the others are not measured."
 
 
 class Sharded(NamedTuple):
@@ -210,7 +219,7 @@ def _seconds(sharded: Sharded, gradient: Any) -> float:
     specs = options.arguments(layout, jax.tree.structure((sharded.program.args, {})), closed.in_avals)
     count = len(jax.tree.leaves(sharded.program.params))
     results = [replicated(closed.out_avals[0]), *specs[:count]]
-    return gradient_seconds(Shards(closed, layout, specs, results).one_device(closed), CHIP)
+    return gradient_seconds(one_device(Shards(closed, layout, specs, results), closed), CHIP)
 
 
 class Point(NamedTuple):
@@ -248,7 +257,7 @@ def sharded(settings: Settings) -> Iterator[Table]:
     )
     summary = (
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
-        f"and at most as much as a rule in {level} of {rules} pairs."
+        f"and at most as much as a rule in {level} of {rules} pairs.{_covered(settings)}"
     )
     table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
@@ -310,8 +319,13 @@ def sharded_kept(settings: Settings) -> Iterator[Table]:
         "compiled afterwards."
     )
     headings = ["program", "budget for temporaries", "the step, MiB", "XLA / budget", "slowdown", "planning, s"]
-    summary = f"Of {len(lines)} budgets a device {met} are kept, {refused} are refused with the least that can be kept."
-    yield settings.measurements.table("Sharded budgets", how, markdown(headings, lines), summary=summary)
+    summary = (
+        f"Of {len(lines)} budgets a device {met} are kept, {refused} are refused with the least that can be kept."
+        f"{_covered(settings)}"
+    )
+    yield settings.measurements.table(
+        "Sharded budgets", how, markdown(headings, lines), summary=summary + _covered(settings)
+    )
 
 
 def _within(settings: Settings, name: str, budget: int) -> Figures:
@@ -349,8 +363,13 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
         "what jax keeps."
     )
     headings = ["program", "plans", "segments computed again", "greatest difference"]
-    summary = f"Values and gradients of sharded steps are those of the undecorated step to within {worst:.1e}."
-    yield settings.measurements.table("Sharded values", how, markdown(headings, lines), summary=summary)
+    summary = (
+        f"Values and gradients of sharded steps are those of the undecorated step to within {worst:.1e}."
+        f"{_covered(settings)}"
+    )
+    yield settings.measurements.table(
+        "Sharded values", how, markdown(headings, lines), summary=summary + _covered(settings)
+    )
 
 
 def compared(name: str) -> Figures:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -18,6 +20,9 @@ import graphrl
 from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.graphs.roofline import INTERCONNECTS, LINKS, Interconnect, find_link
+from graphrl.xla import topology
+from graphrl.xla.checkpoint import settings
+from graphrl.xla.checkpoint.collectives import link_seconds, one_device
 from graphrl.xla.checkpoint.primitives import COLLECTIVE
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
@@ -48,12 +53,12 @@ SPLIT: dict[str, Any] = {"in_shardings": (P("data"), P("data")), "mesh": MESH, "
 def split(function: Callable[..., Any], *args: Any, mesh: Any = MESH, specs: Any, link: Any = LINK) -> Any:
     """The jaxpr of a function on one device, and how its results are split."""
     closed = jax.make_jaxpr(function)(*args)
-    settings = Settings(slowdown=0.1, mesh=mesh, in_shardings=specs, link=link)
-    layout = settings.layout(closed.in_avals)
+    options = Settings(slowdown=0.1, mesh=mesh, in_shardings=specs, link=link)
+    layout = options.layout(closed.in_avals)
     assert layout is not None
-    arguments = settings.arguments(layout, jax.tree.structure((args, {})), closed.in_avals)
+    arguments = options.arguments(layout, jax.tree.structure((args, {})), closed.in_avals)
     shards = Shards(closed, layout, arguments)
-    return shards.one_device(closed), shards.results
+    return one_device(shards, closed), shards.results
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
@@ -254,9 +259,9 @@ def test_verification_names_what_it_lacks() -> None:
     options: dict[str, Any] = {"in_shardings": P("data"), "mesh": mesh, "seconds": 0.1, "cache": False, "verify": True}
     with pytest.raises(GraphrlError, match=r"the mesh has 8 devices, here are 2: give chip=, such as 'h200'"):
         graphrl.checkpoint(loss, slowdown=0.1, **options).report(*ARGS)
-    with pytest.raises(GraphrlError, match="no compiler for a100-80gb that is not here: must be one of h200, h100-sxm"):
+    with pytest.raises(GraphrlError, match="cannot compile for an absent a100-80gb: must be one of h100-sxm, h200"):
         graphrl.checkpoint(loss, slowdown=0.1, chip="a100-80gb", **options).report(*ARGS)
-    assert missing("abacus").startswith("no compiler for abacus")
+    assert missing("abacus").startswith("cannot compile for an absent abacus")
 
 
 def test_meshes_get_the_devices_that_are_here() -> None:
@@ -264,6 +269,75 @@ def test_meshes_get_the_devices_that_are_here() -> None:
     assert isinstance(mesh, Mesh)
     assert list(mesh.devices.flat) == jax.devices()[:2]
     assert concrete_mesh(mesh, "h200") is mesh
+
+
+def test_plans_are_verified_for_the_devices_that_they_are_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = types.SimpleNamespace(device_kind="NVIDIA H200", client=types.SimpleNamespace(platform_version="PJRT"))
+    there = types.SimpleNamespace(devices=np.array([absent] * 8))
+    monkeypatch.setattr(settings, "concrete_mesh", lambda mesh, chip: mesh if isinstance(mesh, Mesh) else there)
+    kinds = [
+        Settings(slowdown=0.1, chip="h200", mesh=mesh, in_shardings=P("data"), verify=True)
+        for mesh in (jax.make_mesh((2,), ("data",), axis_types=(AUTO,)), MESH)
+    ]
+    own, other = (each.verified_for(each.layout([])) for each in kinds)
+    assert own == kinds[0].verified_for(None) != other == ("NVIDIA H200", "PJRT")
+    assert Settings(slowdown=0.1).verified_for(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip"),
+    [
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("TPU v5 lite", "tpu-v5e"),
+        ("TPU v4", "tpu-v4"),
+        ("TPU9", None),
+    ],
+)
+def test_chips_are_recognised_by_the_kind_of_device(
+    kind: str, chip: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(device_kind=kind)])
+    assert topology.chip_here() == chip
+
+
+def test_symbolic_dimensions_with_shardings_are_refused() -> None:
+    (n,) = jax.export.symbolic_shape("n")
+    own = graphrl.checkpoint(loss, slowdown=0.1, **SPLIT)
+    with pytest.raises(GraphrlError, match=r"^in_shardings with symbolic dimensions is not supported: give concrete"):
+        own.report(ARGS[0], jax.ShapeDtypeStruct((n, WIDTH), jnp.float32))
+
+
+def test_abstract_meshes_cannot_run_on_other_devices() -> None:
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AUTO,))
+    x = jax.device_put(jnp.ones((16, 8)), NamedSharding(mesh, P("data")))
+    options: dict[str, Any] = {**SPLIT, "budget": 0.5, "seconds": 0.1, "in_shardings": P("data")}
+    own = graphrl.checkpoint(lambda x: jnp.sin(jnp.sin(x)).sum(), **options)
+    assert own.report(x).devices == 8
+    for run in (own, jax.jit(own), jax.grad(own)):
+        with pytest.raises(GraphrlError, match=r"mesh is abstract: call report\(\), or give the devices' mesh"):
+            run(x)
+
+    def closed(z: jax.Array) -> jax.Array:
+        return graphrl.checkpoint(lambda x: jnp.sin(x * z).sum(), **options)(x)
+
+    with pytest.raises(GraphrlError, match="mesh is abstract"):
+        jax.grad(closed)(jnp.ones(()))
+
+
+def test_collectives_of_a_shard_map_in_the_function_take_seconds() -> None:
+    def function(x: jax.Array) -> jax.Array:
+        on_shards = jax.shard_map(
+            lambda x: jax.lax.psum(jnp.sin(x), "data"), mesh=MESH, in_specs=P("data"), out_specs=P()
+        )
+        return on_shards(x)
+
+    one, _ = split(function, shape(64, 1000), specs=P("data"))
+    assert collectives(one) == {("psum_invariant", "data", 8, 1000): 1}
+    moved = 2 * 7 / 8 * 8 * 1000 * 4 / LINK.bandwidth
+    assert sum(map(link_seconds, one.jaxpr.eqns)) == pytest.approx(1e-6 + moved)
+    assert gradient_seconds(one, "h200") > moved
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
