@@ -81,7 +81,7 @@ def test_seeds_under_vmap_are_updates_on_a_mesh_one_after_another(name: str) -> 
         state = meshed.init(key)
         alone = meshed.evaluate(state.params, key, batch), *meshed.update(state, key, batch)
         one = jax.tree.map(lambda leaf, i=number: leaf[i], (scored, *together))
-        # Adam divides gradients by their size: rounding of one that is nearly 0 moves a parameter by a share of the rate
+        # Adam divides a gradient by its size: rounding of one near 0 moves a parameter by a share of the rate
         chex.assert_trees_all_close(one, alone, rtol=1e-3, atol=1e-4)
 
 
