@@ -25,6 +25,6 @@ def drawn(shapes: Any) -> Any:
     generator = np.random.default_rng(0)
 
     def one(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        return (generator.standard_normal(leaf.shape) * max(1, leaf.shape[0]) ** -0.5).astype(np.float32)
+        return (generator.standard_normal(leaf.shape) * max((1, *leaf.shape[:1])) ** -0.5).astype(np.float32)
 
     return jax.tree.map(one, shapes)
