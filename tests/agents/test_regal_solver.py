@@ -159,10 +159,12 @@ def test_priorities_alone_leave_affinities_uniform() -> None:
     assert (choice[2, : len(GRAPH.ops)] == 3).all()
 
 
-def test_policies_are_shipped_for_two_devices_and_each_transfer_model_where_there_is_one() -> None:
+def test_policies_are_shipped_for_each_transfer_model_and_independent_ones_are_for_their_devices(saved: str) -> None:
     link = Problem("makespan", 2, "link", latency=1e-6, bandwidth=1e10)
     for problem in (PROBLEM, Problem("peak_memory", 2), link, Problem("makespan", 2, "free")):
         assert Policy.default(problem).config.problem.transfer == ("link" if problem is link else "rendezvous")
     with pytest.raises(ProblemError, match=r"method 'regal\+' has a policy for 2 devices, not for 3"):
-        find_solver("regal+")(Task(GRAPH, Problem("peak_memory", 3), Budget(evaluations=80), 0))
-    assert find_solver("regal+")(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0)).problem.devices == 3
+        find_solver(f"regal+:checkpoint={saved}")(Task(GRAPH, Problem("makespan", 3), Budget(evaluations=80), 0))
+    for objective in ("makespan", "peak_memory"):
+        task = Task(GRAPH, Problem(objective, 3), Budget(evaluations=80), 0)
+        assert find_solver("regal+")(task).problem.devices == 3
