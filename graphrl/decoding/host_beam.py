@@ -151,7 +151,7 @@ def _search(call: int, item: int, memory: int) -> None:
 
 @inlined
 def _likeliest(beam: Beam, candidates: int) -> int:
-    """The candidate of highest score, the first of equal ones; -1 if none is left."""
+    """The candidate of highest score, the first of equal ones; -1 without candidates."""
     best = integer(-1)
     for i in range(candidates):
         if beam.scores[i] > (beam.scores[best] if best >= 0 else -np.inf):

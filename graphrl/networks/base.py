@@ -3,6 +3,7 @@
 - `Network`: two pure functions, `init` and `apply`, independent of the library; `network` wraps a Linen module.
 - `GraphObservation`, `PairObservation`, `DecisionObservation`: the observations that networks take.
 - `MLP`: the multilayer perceptron in all networks.
+- `signed_log`: features of quantities over many orders of magnitude.
 - `mean_of`, `standardised`: the mean over the ops of a graph, and each op relative to the others.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 if TYPE_CHECKING:
     import jraph
@@ -134,6 +136,12 @@ class MLP(nn.Module):
         """Maps `[..., F]` float32 to `[..., outputs]`."""
         x = nn.relu(nn.Dense(self.hidden)(x))
         return nn.Dense(self.outputs, kernel_init=self.last_init)(x)
+
+
+def signed_log(x: Any) -> Any:
+    """Computes sign(x) log(1 + |x|), of NumPy's arrays in NumPy."""
+    xp: Any = np if isinstance(x, np.ndarray) else jnp
+    return xp.sign(x) * xp.log1p(xp.abs(x))
 
 
 def mean_of(rows: jax.Array, mask: jax.Array) -> jax.Array:

@@ -57,7 +57,7 @@ def of_rows(rows: Iterable[Row]) -> Origin:
 def here() -> Origin:
     """Returns the origin of measurements made now, in this process."""
     versions = f"graphrl {graphrl.__version__}, jax {jax.__version__}"
-    hardware, today = f"{device_name()}, {count_cores()} cores", time.strftime("%Y-%m-%d")
+    hardware, today = f"{device_name()}, {count_cores()} core{'s' * (count_cores() > 1)}", time.strftime("%Y-%m-%d")
     return Origin(frozenset([0]), frozenset([hardware]), frozenset([versions]), frozenset([today]))
 
 

@@ -18,7 +18,7 @@ from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, layers, observe, start
 from graphrl.agents.egrl.learner import learner
 from graphrl.agents.egrl.network import Policy, likeliest, networks, place_all
-from graphrl.agents.egrl.placement import FEATURES, Visits, place, visits
+from graphrl.agents.egrl.placement import FEATURES, TensorVisits, place, visits
 from graphrl.costs.maps import exact
 from graphrl.costs.maps.chip import NNP_I
 from graphrl.costs.maps.device import common_sizes
@@ -81,7 +81,7 @@ def randomly(key: jax.Array, turn: Any) -> jax.Array:
 
 
 @jax.jit
-def placed_randomly(visits: Visits, key: jax.Array) -> Any:
+def placed_randomly(visits: TensorVisits, key: jax.Array) -> Any:
     return place(visits, 2, 0.0, key, randomly)
 
 

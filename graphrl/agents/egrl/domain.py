@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
-from graphrl.agents.egrl.placement import Visits, visits
+from graphrl.agents.egrl.placement import TensorVisits, visits
 from graphrl.costs.maps import device
 from graphrl.costs.maps.device import READS, MapSizes, PaddedMapProblem, common_sizes, pad
 from graphrl.costs.maps.problem import MapProblem, live_pages
@@ -129,7 +129,7 @@ class Layers(NamedTuple):
     problem: PaddedMapProblem
     before: jax.Array  # [N, 2] int32, the map in the first observation
     preferred: jax.Array  # [N, 2] int32, the map that an initial independent network requests
-    visits: Visits | None  # for sequential networks
+    visits: TensorVisits | None  # for sequential networks
 
 
 class Observation(NamedTuple):
@@ -139,7 +139,7 @@ class Observation(NamedTuple):
     mask: jax.Array  # [N] bool, True for real steps
     placed: jax.Array  # [N, 2] bool, as in `Layers`
     preferred: jax.Array  # [N, 2] int32, as in `Layers`
-    visits: Visits | None  # as in `Layers`
+    visits: TensorVisits | None  # as in `Layers`
 
 
 def layers(

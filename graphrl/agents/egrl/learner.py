@@ -128,8 +128,9 @@ def _make_map(config: EgrlConfig, params: Any, problem: Layers, key: jax.Array |
 def _learn_turns(config: EgrlConfig, state: LearnerState, key: jax.Array, maps: _Maps) -> tuple[LearnerState, Metrics]:
     """Takes PPO's gradient steps on maps: each is an observation with the features of all its turns.
 
-    All choices of a map have its advantage. What each choice and the later ones gain, relative to the same turn of the
-    other maps, learned less: later passes correct earlier choices, so that their gains vary more than the final map.
+    All choices of a map have its advantage. Advantages of single choices, by the gain of a choice and of later ones
+    relative to the same turn of the other maps, learned less: later passes correct earlier choices, so that these gains
+    vary more than the final map.
     """
     graphs, count = maps.reward.shape
     settings = dataclasses.replace(ppo_settings(config), environments=1, normalize_advantage=False)
@@ -183,7 +184,7 @@ def tune(config: EgrlConfig, state: TunedState, key: jax.Array, instances: Layer
     """Runs a generation from a sequential policy on one graph: evolution, a PPO update in place of SAC's steps, and
     migration of the learner's network.
 
-    SAC's noise on the logits would change many choices of a sequence at once; PPO samples each choice given those
+    SAC's noise on the logits would change many choices of a sequence together; PPO samples each choice given those
     before it. PPO also learns from the population's maps, as if the learner had sampled them: their log-probabilities
     are the learner's own, so that the ratio starts at 1, without correction for the networks that made them.
 

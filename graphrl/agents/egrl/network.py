@@ -12,7 +12,7 @@ import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
 from graphrl.agents.egrl.domain import Layers, Observation, layers, observe, start, uniform
-from graphrl.agents.egrl.placement import FEATURES, Placed, Visits, place
+from graphrl.agents.egrl.placement import FEATURES, Placed, TensorVisits, place
 from graphrl.costs.maps.device import MapSizes, common_sizes
 from graphrl.costs.maps.problem import MapProblem, map_problem
 from graphrl.errors import ProblemError
@@ -78,7 +78,7 @@ def turn_network(config: EgrlConfig) -> Network:
     return network(TurnLogits(config.width))
 
 
-def place_all(config: EgrlConfig, params: Any, visits: Visits, key: jax.Array | None = None) -> Placed:
+def place_all(config: EgrlConfig, params: Any, visits: TensorVisits, key: jax.Array | None = None) -> Placed:
     """Places the tensors by the sequential actor: samples, or without a key takes the most likely memories."""
     apply = turn_network(config).apply
 

@@ -1,13 +1,13 @@
 """EGRL's sequential policy: it places the tensors one after another, and sees what the earlier choices have led to.
 
-Choices that are independent of each other cannot tell whether a memory is full, nor whether a step has become bound by
-its operations. Here the choice of each tensor depends on those before it, through `FEATURES` of the tensor in each
-memory: what it would save there now, and how much room is left over its life. Tensors that save most per byte come
-first; everything starts in memory 0. With several passes, all tensors are placed again, given the others.
+Choices that are independent of each other do not depend on whether a memory is full, nor on whether a step is now
+bound by its operations. Here the choice of each tensor depends on those before it, through `FEATURES` of the tensor in
+each memory: the seconds that it saves there now, and how much room is left over its life. Tensors that save most per
+byte come first; everything starts in memory 0. With several passes, all tensors are placed again, given the others.
 
-`Visits` has what the pass reads of a problem. Seconds are relative to the mean step with everything in memory 0, pages
-to each memory: a policy sees no units, and one perceptron scores every memory, so a policy is for chips of any number
-of memories.
+`TensorVisits` has what the pass reads of a problem. Seconds are relative to the mean step with everything in memory 0,
+pages to each memory: a policy sees no units, and one perceptron scores every memory, so a policy is for chips of any
+number of memories.
 
 The features depend on the choices alone, not on the network's parameters. `place` returns them, so that the gradient of
 the log-probabilities needs no pass over the tensors.
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.costs.maps.problem import MapProblem, live_pages
-from graphrl.networks.base import NEVER
+from graphrl.networks.base import NEVER, signed_log
 
 READERS = 12  # of an output: those that take longest to read it. More would only change features, not costs.
 DATES = 3  # at which outputs of a step die; more are merged to the latest
@@ -57,7 +57,7 @@ FEATURES = (
 _ALL = 1e9  # pages of memory 0
 
 
-class Visits(NamedTuple):
+class TensorVisits(NamedTuple):
     """A problem as the pass reads it; a batch has a leading axis g."""
 
     real: jax.Array  # [] int32, number of tensors to place
@@ -96,7 +96,7 @@ class _State(NamedTuple):
     busy: jax.Array  # [N + 1, M] float32, seconds
 
 
-def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
+def visits(problem: MapProblem, steps: int, start: np.ndarray) -> TensorVisits:
     """Computes the visits of a problem, padded to N = `steps` (NumPy).
 
     Args:
@@ -118,7 +118,9 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
     wanted = np.where(placed & (saving.max(1) > 1e-6), area, 0.0)
     price, rank = _prices(density, wanted, capacity * n)
     crowds = _crowds(problem, begin, end.max(1))
-    static = np.stack([_log(10 * saving), _log(10 * most), *_ratios(pages, seconds, capacity, rank, crowds)], -1)
+    static = np.stack(
+        [signed_log(10 * saving), signed_log(10 * most), *_ratios(pages, seconds, capacity, rank, crowds)], -1
+    )
     memory = np.zeros(2 * steps, np.int32)
     memory[own] = start.T.ravel()
     used = _occupy(memory, begin, end, pages, rows, seconds, busy)
@@ -141,7 +143,7 @@ def visits(problem: MapProblem, steps: int, start: np.ndarray) -> Visits:
         "capacity": np.concatenate([[_ALL], capacity[1:]]).astype(np.float32),
         "steps": np.float32(n),
     }
-    return Visits(**fields)
+    return TensorVisits(**fields)
 
 
 def _base(problem: MapProblem, steps: int) -> tuple[float, np.ndarray, np.ndarray]:
@@ -263,7 +265,7 @@ def _prices(density: np.ndarray, area: np.ndarray, room: np.ndarray) -> tuple[np
 
 
 def place(
-    visits: Visits, passes: int, preference: float, key: jax.Array, choose: Callable[[jax.Array, Any], jax.Array]
+    visits: TensorVisits, passes: int, preference: float, key: jax.Array, choose: Callable[[jax.Array, Any], jax.Array]
 ) -> Placed:
     """Places the tensors of one graph.
 
@@ -304,7 +306,7 @@ class _Room(NamedTuple):
     free: jax.Array  # share of the memory that is free, over all steps
 
 
-def _room(visits: Visits, state: _State, tensor: jax.Array) -> _Room:
+def _room(visits: TensorVisits, state: _State, tensor: jax.Array) -> _Room:
     m, capacity = len(visits.capacity), visits.capacity
     here, span = jax.nn.one_hot(state.memory[tensor], m), _span(visits, tensor)
     live = (visits.pages[tensor] @ span)[None]
@@ -316,7 +318,7 @@ def _room(visits: Visits, state: _State, tensor: jax.Array) -> _Room:
     return _Room(fits, left, jnp.maximum(most - used.max(1), 0.0), free)
 
 
-def _saving(visits: Visits, state: _State, tensor: jax.Array) -> jax.Array:
+def _saving(visits: TensorVisits, state: _State, tensor: jax.Array) -> jax.Array:
     """Computes the seconds that the tensor saves in each memory, less than in memory 0: `[M]` float32."""
     m, rows, seconds = len(visits.capacity), visits.rows[tensor], visits.seconds[tensor]
     others = state.busy[rows] - jax.nn.one_hot(state.memory[tensor], m)[None] * seconds
@@ -326,7 +328,7 @@ def _saving(visits: Visits, state: _State, tensor: jax.Array) -> jax.Array:
 
 
 def _look(
-    visits: Visits, state: _State, tensor: jax.Array, number: jax.Array, preference: float
+    visits: TensorVisits, state: _State, tensor: jax.Array, number: jax.Array, preference: float
 ) -> tuple[jax.Array, jax.Array]:
     """Computes `FEATURES` of a tensor in each memory, `[M, F]` float32, and the bias `[M]`, at one turn."""
     tensors, m = len(visits.order), len(visits.capacity)
@@ -343,8 +345,8 @@ def _look(
         return jnp.clip(jnp.log(above / below), -5, 5) / 2
 
     columns = (
-        _log(10 * saving),
-        _log(10 * (saving - best)),
+        signed_log(10 * saving),
+        signed_log(10 * (saving - best)),
         small(ratio(density + 1e-12, visits.price + 1e-12)),
         first,
         most,
@@ -366,7 +368,7 @@ def _look(
     return jnp.stack(columns, -1), _bias(saving, room.fits, preference)
 
 
-def _alike(visits: Visits, state: _State, tensor: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
+def _alike(visits: TensorVisits, state: _State, tensor: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
     """Computes the `FEATURES` from "is_output" on, which are alike in all memories: `[]` float32 each."""
     tensors, step = len(visits.order), visits.rows[tensor, 0]
     life = visits.end[tensor].max() - visits.begin[tensor] + 1
@@ -375,8 +377,8 @@ def _alike(visits: Visits, state: _State, tensor: jax.Array, number: jax.Array) 
         _number(tensor >= tensors // 2),
         _number(life) / visits.steps,
         _number(step) / visits.steps,
-        _log(10 * jnp.maximum(now, least)),
-        _log(10 * jnp.maximum(now - least, 0.0)),
+        signed_log(10 * jnp.maximum(now, least)),
+        signed_log(10 * jnp.maximum(now - least, 0.0)),
         _number(number % tensors) / jnp.maximum(_number(visits.real), 1.0),
         _number(number >= tensors),
     )
@@ -391,7 +393,7 @@ def _bias(saving: jax.Array, fits: jax.Array, preference: float) -> jax.Array:
     return jnp.where(fits, preference * jax.nn.one_hot(best, m), NEVER)
 
 
-def _advance(visits: Visits, state: _State, tensor: jax.Array, choice: jax.Array) -> _State:
+def _advance(visits: TensorVisits, state: _State, tensor: jax.Array, choice: jax.Array) -> _State:
     """Places the tensor."""
     m = len(visits.capacity)
     change = jax.nn.one_hot(choice, m) - jax.nn.one_hot(state.memory[tensor], m)
@@ -403,15 +405,10 @@ def _advance(visits: Visits, state: _State, tensor: jax.Array, choice: jax.Array
     )
 
 
-def _span(visits: Visits, tensor: jax.Array) -> jax.Array:
+def _span(visits: TensorVisits, tensor: jax.Array) -> jax.Array:
     """Returns 1 for the steps of the life of each part of a tensor: `[D, N]` float32."""
     step = jnp.arange(len(visits.order) // 2, dtype=jnp.int32)
     return _number((step >= visits.begin[tensor])[None] & (step[None] <= visits.end[tensor][:, None]))
-
-
-def _log(x: Any) -> Any:
-    numpy: Any = np if isinstance(x, np.ndarray) else jnp
-    return numpy.sign(x) * numpy.log1p(numpy.abs(x))
 
 
 def _number(x: Any) -> jax.Array:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from graphrl.agents.regal.instances import Visits
 from graphrl.costs.problem import Problem
+from graphrl.networks.base import signed_log
 
 DEVICE_FEATURES = (
     "end",  # of the op on the device, after the earliest end on any; times are in mean run times, all as signed log1p
@@ -170,11 +171,11 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
     work = jnp.maximum(visits.runtime.sum(), 1e-9)
     placed = state.placed / jnp.maximum(_number(visits.num_ops), 1.0)
     columns = (
-        _log(end - end.min()),
-        _log(jnp.maximum(step.start - state.free, 0.0)),
-        _log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
-        _log(visits.seconds[op] @ step.missing),
-        _log(state.free - state.free.min()),
+        signed_log(end - end.min()),
+        signed_log(jnp.maximum(step.start - state.free, 0.0)),
+        signed_log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
+        signed_log(visits.seconds[op] @ step.missing),
+        signed_log(state.free - state.free.min()),
         here.sum(0) / count,
         step.missing.sum(0) / count,
         state.made[step.inputs[latest]] * real.max(),
@@ -182,14 +183,14 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
         siblings / jnp.maximum(siblings.sum(), 1.0),
         4 * (state.load * devices - state.load.sum()) / work,
         jnp.broadcast_to(placed, (devices,)),
-        _log(_BYTES * step.live),
-        _log(_BYTES * (step.live - step.live.min())),
-        _log(_BYTES * state.peak),
-        _log(_BYTES * (jnp.maximum(state.peak, step.live) - state.peak.max())),
-        _log(_BYTES * (step.live - state.live)),
-        _log(_BYTES * ((is_last * size) @ here)),
+        signed_log(_BYTES * step.live),
+        signed_log(_BYTES * (step.live - step.live.min())),
+        signed_log(_BYTES * state.peak),
+        signed_log(_BYTES * (jnp.maximum(state.peak, step.live) - state.peak.max())),
+        signed_log(_BYTES * (step.live - state.live)),
+        signed_log(_BYTES * ((is_last * size) @ here)),
         size @ here / jnp.maximum(real @ size, 1e-9),
-        _log(_BYTES * (step.live - 1)),
+        signed_log(_BYTES * (step.live - 1)),
     )
     return jnp.stack(columns, -1)
 
@@ -248,10 +249,6 @@ def _op_features(visits: Visits, state: _State, problem: Problem) -> jax.Array:
         turns = turns[jnp.argsort(jnp.where(is_real, start, jnp.inf)[turns])]
     rank = jnp.zeros(n).at[turns].set(jnp.arange(n, dtype=jnp.float32) / count)
     return jnp.stack([start / whole, rank, visits.level, 10 * (state.end[:n] - start) / whole], -1)
-
-
-def _log(x: Any) -> jax.Array:
-    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
 def _number(x: Any) -> jax.Array:
