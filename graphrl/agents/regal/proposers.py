@@ -29,8 +29,8 @@ LEVELS: tuple[tuple[float | None, float | None], ...] = ((None, None), (0.75, No
 # Methods play a policy one level less certain than it learned to be: rewards come from few evaluations, where certainty
 # pays; with 5,000 BRKGA can undo wrong choices if they are not too certain. On 8 graphs of each of six kinds this is
 # 14.1, 19.5, 6.7, 7.4, 18.5 and 15.2% better than BRKGA (random, layered, blocks, programs, series-parallel,
-# `regal-like`) instead of 14.6, 20.2, 4.0, 7.2, 17.6 and 18.0%: less where the learned levels are best, and no kind has
-# graphs where BRKGA alone is better.
+# `regal-like`) instead of 14.6, 20.2, 4.0, 7.2, 17.6 and 18.0%: less where the learned levels are best, but better than
+# BRKGA on each of these graphs.
 _LESS_CERTAIN = 1
 # Priorities of the sequential network, relative to the order in which it expects the ops to start: None is the uniform
 # distribution, a number shifts the mean. With 16 means to choose from it learned no priorities for the peak memory.
