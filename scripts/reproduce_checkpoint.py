@@ -20,7 +20,7 @@ from reproduce.checkpoint.device import device
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
-from reproduce.checkpoint.sharded import sharded, sharded_kept, sharded_values
+from reproduce.checkpoint.sharded import sharded, sharded_kept, sharded_values, waiting
 from reproduce.launcher import Section, main
 
 SECTIONS = {
@@ -34,6 +34,7 @@ SECTIONS = {
     "sharded": Section("Sharded steps: memory of a device against estimated slowdown", sharded, gpu_compile.missing),
     "sharded-kept": Section("Budgets of a device in bytes, as compiled", sharded_kept, gpu_compile.missing),
     "sharded-values": Section("Values and gradients of sharded steps", sharded_values),
+    "waiting": Section("Rules a layer whose gradients wait for one another", waiting, gpu_compile.missing),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

@@ -80,6 +80,9 @@ def checkpoint(
     searches for a plan for at most `seconds`; the plan is kept on disk for the next process. As with `jax.jit`, values
     that the function closes over are read when it is traced: a module that changes between calls must be an argument.
 
+    The function may have `jax.checkpoint` around parts of it, which stay as they are. Their gradients then wait for one
+    another, so that XLA's scheduler delays none of them: with `budget=1.0` that is often all that a plan does.
+
     A function with a custom rule that closes over a traced value has no plan: it runs as it is written, with
     `report().as_written`.
 

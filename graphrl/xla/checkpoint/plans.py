@@ -37,7 +37,7 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 19  # increases when searches or their model change, so that older plans are not kept
+VERSION = 20  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,10 +71,11 @@ class CheckpointPlan:
     stretch: int = 1
     unrolled: bool = False
 
-    @property
-    def orders(self) -> bool:
-        """True if the plan computes anything again; its gradients then wait for each other, see `primitives`."""
-        return bool(self.regions or self.bodies)
+    def orders(self, program: "Program") -> bool:
+        """True if anything is computed again, by the plan or by the user's own rules; gradients then wait for one
+        another, see `primitives`.
+        """
+        return bool(self.regions or self.bodies) or program.has_rules
 
     @property
     def is_plain(self) -> bool:
@@ -117,6 +118,11 @@ class Program:
         """Variable -> number of equations that read it; being a result counts as one."""
         reads = [*(eqn.invars for eqn in self.equations), self.closed.jaxpr.outvars]
         return Counter(atom for atoms in reads for atom in {*variables(atoms)})
+
+    @functools.cached_property
+    def has_rules(self) -> bool:
+        """True if the user has put `jax.checkpoint` around parts of the program."""
+        return any(eqn.primitive is remat_p for eqn in self.equations)
 
     @functools.cached_property
     def place_of(self) -> dict[Any, int]:

@@ -18,6 +18,7 @@ number. The zeros depend on nothing, so XLA may write all zeros of a program in 
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
+from jax.extend.core.primitives import remat_p
 from jax.interpreters import ad, batching, mlir
 
 from graphrl.graphs.readers.jaxpr.work import scan_operands
@@ -59,7 +61,7 @@ def evaluate(program: Program, plan: CheckpointPlan, args: Sequence[Any], *, in_
         start = region.stop
     _run_between(program, plan, values, range(start, len(program.equations)))
     results = values.read(program.closed.jaxpr.outvars)
-    return finish_forward(results) if plan.orders and not in_loop else results
+    return finish_forward(results) if plan.orders(program) and not in_loop else results
 
 
 def fits(program: Program, plan: CheckpointPlan) -> bool:
@@ -255,10 +257,17 @@ def _not_copied(plan: CheckpointPlan, places: Iterable[int]) -> list[int]:
 
 
 def _run_between(program: Program, plan: CheckpointPlan, values: Values, places: Iterable[int]) -> None:
-    """Runs equations outside of all regions. If the plan recomputes anything, their gradients are joined too."""
+    """Runs equations outside of all regions. If anything is computed again, their gradients are joined too, those of
+    each of the user's own checkpoints by themselves.
+    """
     not_copied = _not_copied(plan, places)
-    with _joined_gradients(program, values, [program.equations[place] for place in not_copied] if plan.orders else []):
-        _run(program, plan, values, not_copied)
+    if not plan.orders(program):
+        return _run(program, plan, values, not_copied)
+    rules = (place if program.equations[place].primitive is remat_p else None for place in not_copied)
+    for _, group in itertools.groupby(zip(rules, not_copied, strict=True), operator.itemgetter(0)):
+        group_places = [place for _, place in group]
+        with _joined_gradients(program, values, [program.equations[place] for place in group_places]):
+            _run(program, plan, values, group_places)
 
 
 @contextlib.contextmanager
@@ -368,7 +377,7 @@ def _implementation(program: Program, plan: CheckpointPlan, place: int) -> Calla
     eqn = program.equations[place]
     if place in plan.bodies:
         return functools.partial(scan_of, eqn, program.bodies[place], plan.bodies[place])
-    rule = rule_of(program, eqn) if plan.orders else None
+    rule = rule_of(program, eqn) if plan.orders(program) else None
     return None if rule is None else lambda operands: [rule(*operands)]
 
 

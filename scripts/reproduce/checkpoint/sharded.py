@@ -1,4 +1,4 @@
-"""Sections `sharded`, `sharded-kept` and `sharded-values`: training steps that eight devices share.
+"""Sections `sharded`, `sharded-kept`, `sharded-values` and `waiting`: training steps that eight devices share.
 
 Programs are those of `measured.PROGRAMS`, larger, with arguments split over a mesh of eight devices:
 
@@ -39,6 +39,7 @@ from reproduce.models.losses import Program, Wrap, undecorated
 from reproduce.results import Table
 
 DEVICES = 8
+DEEP = 32  # layers of the transformer in `waiting`
 TOLERANCE = 1e-6  # of the largest number
 POLICY_OF = {f"{name}, a layer": policy for name, policy in POLICIES.items() if f"{name}, a layer" in TIMED}
 METHODS = (NONE, *TIMED, "graphrl at 5%", *MATCHED)
@@ -143,15 +144,14 @@ class Sharded(NamedTuple):
         """Returns the loss with a rule around its layers."""
         return self.program.loss(lambda layer: wrap(self.wrap(layer)))
 
-    def own(self, **options: Any) -> graphrl.CheckpointedFunction:
-        """Returns the loss under `graphrl.checkpoint`."""
+    def own(self, loss: Any = None, **options: Any) -> graphrl.CheckpointedFunction:
+        """Returns a loss, by default the undecorated one, under `graphrl.checkpoint`."""
         more = {"chip": CHIP, "mesh": self.mesh, "in_shardings": self.shardings}
-        return graphrl.checkpoint(self.loss(undecorated), **{**more, **options})
+        return graphrl.checkpoint(loss or self.loss(undecorated), **{**more, **options})
 
 
-def build(name: str, *, small: bool, chip: str | None) -> Sharded:
+def build(kind: Kind, *, small: bool, chip: str | None) -> Sharded:
     """Builds a program on eight devices of a kind that are not there, or on jax's devices (None)."""
-    kind = PROGRAMS[name]
     program = kind.build(**(kind.small if small else kind.full))
     axes = tuple(kind.mesh)
     abstract = AbstractMesh(tuple(kind.mesh.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
@@ -194,8 +194,13 @@ def _figures(settings: Settings, name: str, method: str) -> Figures | None:
 
 
 def _compiled(settings: Settings, name: str, method: str, slowdown: float | None) -> Figures:
-    sharded = build(name, small=settings.quick, chip=CHIP)
-    gradient, started = _gradient(sharded, method, slowdown), time.perf_counter()
+    sharded = build(PROGRAMS[name], small=settings.quick, chip=CHIP)
+    return measured(sharded, _gradient(sharded, method, slowdown))
+
+
+def measured(sharded: Sharded, gradient: Any) -> Figures:
+    """Returns XLA's bytes of a gradient on one device, its collectives, and its estimated seconds with them."""
+    started = time.perf_counter()
     compiled = _compile(sharded, gradient)
     seconds = time.perf_counter() - started
     text = compiled.as_text()
@@ -300,9 +305,10 @@ def sharded_kept(settings: Settings) -> Iterator[Table]:
         if plain is None:
             raise GraphrlError(f"{name}: the undecorated gradient was not measured")
         for share in SHARES:
-            budget = plain["arguments"] + plain["results"] + int(share * plain["temporaries"])
+            outside = plain["arguments"] + plain["results"]
+            budget = outside + int(share * plain["temporaries"])
             key = {"what": "sharded-kept", "program": name, "share": share, "size": settings.size}
-            own = settings.measurements.get(key, functools.partial(_within, settings, name, budget))
+            own = settings.measurements.get(key, functools.partial(_within, settings, name, outside, budget))
             if own is None:
                 continue
             cells = [name, f"{share:.0%}", mebibytes(budget)]
@@ -323,23 +329,65 @@ def sharded_kept(settings: Settings) -> Iterator[Table]:
         f"Of {len(lines)} budgets a device {met} are kept, {refused} are refused with the least that can be kept."
         f"{_covered(settings)}"
     )
-    yield settings.measurements.table(
-        "Sharded budgets", how, markdown(headings, lines), summary=summary + _covered(settings)
-    )
+    yield settings.measurements.table("Sharded budgets", how, markdown(headings, lines), summary=summary)
 
 
-def _within(settings: Settings, name: str, budget: int) -> Figures:
-    """Plans for a budget; returns XLA's bytes of the step, or of the least found if the budget was refused."""
-    sharded = build(name, small=settings.quick, chip=CHIP)
+def _within(settings: Settings, name: str, outside: int, budget: int) -> Figures:
+    """Plans for a budget; returns XLA's bytes of the step, or of the least found if the budget was refused.
+
+    Args:
+      settings: the script's options.
+      name: the program.
+      outside: bytes of arguments and results.
+      budget: bytes of the step, arguments and results included.
+    """
+    sharded = build(PROGRAMS[name], small=settings.quick, chip=CHIP)
     own, started = sharded.own(budget=f"{budget}B", verify=True, cache=False), time.perf_counter()
     try:
         compiled = _compile(sharded, jax.value_and_grad(own))
     except UnmetError as error:
-        outside = int(str(error).rpartition(" of which")[0].rpartition("(")[2].split()[0].replace(",", ""))
-        return {"total": None, "least": outside, "seconds": time.perf_counter() - started}
+        return {"total": None, "least": outside + (error.least or 0), "seconds": time.perf_counter() - started}
     memory, seconds = memory_of(compiled), time.perf_counter() - started
     total = memory.arguments + memory.results + memory.temporaries
     return {"total": total, "slowdown": own.report().slowdown, "seconds": seconds}
+
+
+def waiting(settings: Settings) -> Iterator[Table]:
+    """Yields the table of an unrolled transformer of 32 layers under rules, whose gradients wait or do not."""
+    lines, quotients = [], []
+    for rule in TIMED if not settings.quick else TIMED[:1]:
+        alone, waits = (
+            settings.measurements.get(
+                {"what": "waiting", "rule": rule, "waits": waits, "size": settings.size},
+                functools.partial(_under_rule, settings, rule, waits),
+            )
+            for waits in (False, True)
+        )
+        if alone is None or waits is None:
+            continue
+        quotients.append(waits["temporaries"] / alone["temporaries"])
+        slower = ratio(waits["seconds"] / alone["seconds"] - 1)
+        gathers = f"{alone['all-gather']} / {waits['all-gather']}"
+        lines.append([rule, *(mebibytes(each["temporaries"]) for each in (alone, waits)), slower, gathers])
+    how = (
+        f"Temporaries a device, in MiB, of the fully sharded transformer with {DEEP} unrolled layers, by XLA's "
+        f"compiler for {DEVICES} H200 that are not there, with its latency-hiding scheduler. `with waits`: the same "
+        "rule around each layer, and `graphrl.checkpoint(loss, budget=1.0)` around the loss, which computes nothing "
+        "else again."
+    )
+    summary = (
+        f"Where gradients wait for one another, {DEEP} layers under the same rule need "
+        f"{ratio(statistics.geometric_mean(quotients))} of the memory (geometric mean of {len(quotients)} rules)."
+    )
+    headings = ["rule", "alone", "with waits", "estimated seconds", "gathers"]
+    yield settings.measurements.table("Gradients that wait", how, markdown(headings, lines), summary=summary)
+
+
+def _under_rule(settings: Settings, rule: str, waits: bool) -> Figures:
+    kind = PROGRAMS[SHARDED[0]]
+    deep = build(kind._replace(full={**kind.full, "depth": DEEP}), small=settings.quick, chip=CHIP)
+    loss = deep.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[rule]))
+    return measured(deep, jax.value_and_grad(deep.own(loss, budget=1.0, cache=False) if waits else loss))
 
 
 def sharded_values(settings: Settings) -> Iterator[Table]:
@@ -367,14 +415,12 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
         f"Values and gradients of sharded steps are those of the undecorated step to within {worst:.1e}."
         f"{_covered(settings)}"
     )
-    yield settings.measurements.table(
-        "Sharded values", how, markdown(headings, lines), summary=summary + _covered(settings)
-    )
+    yield settings.measurements.table("Sharded values", how, markdown(headings, lines), summary=summary)
 
 
 def compared(name: str) -> Figures:
     """Compares loss and gradients of a small program on jax's devices with those on one device."""
-    sharded = build(name, small=True, chip=None)
+    sharded = build(PROGRAMS[name], small=True, chip=None)
     args = sharded.program.draw(0)
     expected = jax.jit(jax.value_and_grad(sharded.program.loss(undecorated)))(*args)
     placed, difference, segments = jax.device_put(args, sharded.shardings), 0.0, 0

@@ -1,5 +1,6 @@
 """Rules and barriers: gradients that wait for one another, and zeros that are written late; results stay the same."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -248,6 +249,22 @@ def test_values_without_a_gradient_are_not_waited_for() -> None:
 )  # fmt: skip
 def test_derivatives_are_the_same(transformed: Any) -> None:
     np.testing.assert_allclose(transformed(with_barriers)(W, Y, 2), transformed(plain)(W, Y, 2), rtol=1e-6)
+
+
+def test_gradients_of_the_users_own_checkpoints_wait_with_nothing_else_computed_again() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        for k in range(3):
+            x = jax.checkpoint(lambda x, k=k: jnp.tanh(x @ w[k]))(x)
+        return x.sum()
+
+    args = jax.random.normal(jax.random.key(0), (3, 4, 4)), jnp.ones((2, 4))
+    own = graphrl.checkpoint(loss, budget=1.0, seconds=0.1, cache=False)
+    plain, waiting = (jax.make_jaxpr(jax.grad(function))(*args) for function in (loss, own))
+    assert str(waiting).count("dot_general") == str(plain).count("dot_general")
+    joined = re.findall(rf"{NAME}\[\s*barrier=True\s+count=(\d)", str(waiting))
+    assert joined == ["1", "2", "2"]  # the loss's cotangent; a layer's two gradients, except those of arguments alone
+    assert own.report().slowdown == 0
+    np.testing.assert_allclose(jax.grad(own)(*args), jax.grad(loss)(*args), rtol=1e-6)
 
 
 def test_segments_of_a_plan_have_barriers_and_other_functions_none() -> None:
