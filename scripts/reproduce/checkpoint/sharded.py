@@ -42,7 +42,8 @@ DEVICES = 8
 DEEP = 32  # layers of the transformer in `waiting`
 TOLERANCE = 1e-6  # of the largest number
 POLICY_OF = {f"{name}, a layer": policy for name, policy in POLICIES.items() if f"{name}, a layer" in TIMED}
-METHODS = (NONE, *TIMED, "graphrl at 5%", *MATCHED)
+WAITING = {f"{rule}, with waits": rule for rule in TIMED}  # the same rule; gradients wait for one another
+METHODS = (NONE, *TIMED, *WAITING, "graphrl at 5%", *MATCHED)
 SHARES = (0.6, 0.4, 0.25)  # of jax's own temporaries, as budgets
 KEEPING = (0.5, 0.25)  # of what jax keeps, for values on CPUs
 Split = Callable[[str, tuple[int, ...]], P]  # path and shape of a weight -> how it is split
@@ -177,8 +178,15 @@ def _gradient(sharded: Sharded, method: str, slowdown: float | None) -> Any:
     if method == NONE:
         return jax.value_and_grad(sharded.loss(undecorated))
     if method in TIMED:
-        return jax.value_and_grad(sharded.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[method])))
+        return jax.value_and_grad(_ruled(sharded, method))
+    if method in WAITING:
+        return jax.value_and_grad(sharded.own(_ruled(sharded, WAITING[method]), budget=1.0, cache=False))
     return jax.value_and_grad(sharded.own(slowdown=slowdown, cache=False))
+
+
+def _ruled(sharded: Sharded, rule: str) -> Any:
+    """Returns the loss with a rule around each layer."""
+    return sharded.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[rule]))
 
 
 def _figures(settings: Settings, name: str, method: str) -> Figures | None:
@@ -237,32 +245,39 @@ class Point(NamedTuple):
 
 def sharded(settings: Settings) -> Iterator[Table]:
     """Yields the table of temporaries a device against estimated slowdown, then one for each program."""
-    lines, quotients, level, rules, details = [], [], 0, 0, []
+    lines, quotients, waiting, level, rules, details = [], [], [], 0, 0, []
     for name in selected(settings):
         points = _points(settings, name)
         whole = points[NONE].temporaries
-        ours = [point for method, point in points.items() if method not in (NONE, *TIMED)]
+        ours = [point for method, point in points.items() if method not in (NONE, *TIMED, *WAITING)]
         best = min((points[rule] for rule in TIMED if rule in points), key=lambda point: point.temporaries)
         cells = [name, mebibytes(whole)]
         for rule in TIMED:
             within = [point for point in ours if point.slowdown <= points[rule].slowdown + 5e-4]
             own = min((point.temporaries for point in within), default=whole)
             rules, level = rules + 1, level + (own <= points[rule].temporaries)
-            cells.append(f"{mebibytes(points[rule].temporaries)} ({points[rule].slowdown:.1%}) / {mebibytes(own)}")
+            waits = points.get(f"{rule}, with waits")
+            cells.append(
+                f"{mebibytes(points[rule].temporaries)} ({points[rule].slowdown:.1%}) / "
+                f"{'not run' if waits is None else mebibytes(waits.temporaries)} / {mebibytes(own)}"
+            )
             if rule == best.method:
                 quotients.append(own / best.temporaries)
+                waiting += [] if waits is None else [waits.temporaries / best.temporaries]
         lines.append(cells)
         details.append(_of_program(settings, name, points))
     mean = statistics.geometric_mean(quotients)
     how = (
         f"Temporaries a device, in MiB, of `value_and_grad` by XLA's compiler for {DEVICES} H200, which are not there. "
-        "For each rule around each layer: its temporaries (its estimated slowdown) / the least of graphrl's plans that "
-        f"are estimated to be no slower. Estimates are by roofline of {CHIP}, with collectives over NVLink, one after "
+        "For each rule around each layer: its temporaries (its estimated slowdown) / those of the same rule whose "
+        "gradients wait for one another (`graphrl.checkpoint(loss, budget=1.0)` around the loss) / the least of "
+        f"graphrl's own plans that are estimated to be no slower. Estimates are by roofline of {CHIP}, with collectives over NVLink, one after "
         "another."
     )
+    waits = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(waiting))}" if waiting else ""
     summary = (
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
-        f"and at most as much as a rule in {level} of {rules} pairs.{_covered(settings)}"
+        f"and at most as much as a rule in {level} of {rules} pairs{waits}.{_covered(settings)}"
     )
     table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
@@ -386,7 +401,7 @@ def waiting(settings: Settings) -> Iterator[Table]:
 def _under_rule(settings: Settings, rule: str, waits: bool) -> Figures:
     kind = PROGRAMS[SHARDED[0]]
     deep = build(kind._replace(full={**kind.full, "depth": DEEP}), small=settings.quick, chip=CHIP)
-    loss = deep.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[rule]))
+    loss = _ruled(deep, rule)
     return measured(deep, jax.value_and_grad(deep.own(loss, budget=1.0, cache=False) if waits else loss))
 
 
