@@ -20,7 +20,8 @@ from reproduce.checkpoint.device import device
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
-from reproduce.checkpoint.sharded import sharded, sharded_kept, sharded_values, waiting
+from reproduce.checkpoint.sharded import sharded, sharded_kept, sharded_values
+from reproduce.checkpoint.waiting import waiting
 from reproduce.launcher import Section, main
 
 SECTIONS = {

@@ -1,4 +1,4 @@
-"""Sections `sharded`, `sharded-kept`, `sharded-values` and `waiting`: training steps that eight devices share.
+"""Sections `sharded`, `sharded-kept` and `sharded-values`: training steps that eight devices share.
 
 Programs are those of `measured.PROGRAMS`, larger, with arguments split over a mesh of eight devices:
 
@@ -39,7 +39,6 @@ from reproduce.models.losses import Program, Wrap, undecorated
 from reproduce.results import Table
 
 DEVICES = 8
-DEEP = 32  # layers of the transformer in `waiting`
 TOLERANCE = 1e-6  # of the largest number
 POLICY_OF = {f"{name}, a layer": policy for name, policy in POLICIES.items() if f"{name}, a layer" in TIMED}
 WAITING = {f"{rule}, with waits": rule for rule in TIMED}  # the same rule; gradients wait for one another
@@ -178,13 +177,13 @@ def _gradient(sharded: Sharded, method: str, slowdown: float | None) -> Any:
     if method == NONE:
         return jax.value_and_grad(sharded.loss(undecorated))
     if method in TIMED:
-        return jax.value_and_grad(_ruled(sharded, method))
+        return jax.value_and_grad(ruled(sharded, method))
     if method in WAITING:
-        return jax.value_and_grad(sharded.own(_ruled(sharded, WAITING[method]), budget=1.0, cache=False))
+        return jax.value_and_grad(sharded.own(ruled(sharded, WAITING[method]), budget=1.0, cache=False))
     return jax.value_and_grad(sharded.own(slowdown=slowdown, cache=False))
 
 
-def _ruled(sharded: Sharded, rule: str) -> Any:
+def ruled(sharded: Sharded, rule: str) -> Any:
     """Returns the loss with a rule around each layer."""
     return sharded.loss(functools.partial(jax.checkpoint, policy=POLICY_OF[rule]))
 
@@ -245,7 +244,7 @@ class Point(NamedTuple):
 
 def sharded(settings: Settings) -> Iterator[Table]:
     """Yields the table of temporaries a device against estimated slowdown, then one for each program."""
-    lines, quotients, waiting, level, rules, details = [], [], [], 0, 0, []
+    lines, quotients, of_waiting, level, rules, details = [], [], [], 0, 0, []
     for name in selected(settings):
         points = _points(settings, name)
         whole = points[NONE].temporaries
@@ -263,7 +262,7 @@ def sharded(settings: Settings) -> Iterator[Table]:
             )
             if rule == best.method:
                 quotients.append(own / best.temporaries)
-                waiting += [] if waits is None else [waits.temporaries / best.temporaries]
+                of_waiting += [] if waits is None else [waits.temporaries / best.temporaries]
         lines.append(cells)
         details.append(_of_program(settings, name, points))
     mean = statistics.geometric_mean(quotients)
@@ -271,10 +270,10 @@ def sharded(settings: Settings) -> Iterator[Table]:
         f"Temporaries a device, in MiB, of `value_and_grad` by XLA's compiler for {DEVICES} H200, which are not there. "
         "For each rule around each layer: its temporaries (its estimated slowdown) / those of the same rule whose "
         "gradients wait for one another (`graphrl.checkpoint(loss, budget=1.0)` around the loss) / the least of "
-        f"graphrl's own plans that are estimated to be no slower. Estimates are by roofline of {CHIP}, with collectives over NVLink, one after "
-        "another."
+        f"graphrl's own plans that are estimated to be no slower. Estimates are by roofline of {CHIP}, with "
+        "collectives over NVLink, one after another."
     )
-    waits = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(waiting))}" if waiting else ""
+    waits = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(of_waiting))}" if of_waiting else ""
     summary = (
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
         f"and at most as much as a rule in {level} of {rules} pairs{waits}.{_covered(settings)}"
@@ -365,44 +364,6 @@ def _within(settings: Settings, name: str, outside: int, budget: int) -> Figures
     memory, seconds = memory_of(compiled), time.perf_counter() - started
     total = memory.arguments + memory.results + memory.temporaries
     return {"total": total, "slowdown": own.report().slowdown, "seconds": seconds}
-
-
-def waiting(settings: Settings) -> Iterator[Table]:
-    """Yields the table of an unrolled transformer of 32 layers under rules, whose gradients wait or do not."""
-    lines, quotients = [], []
-    for rule in TIMED if not settings.quick else TIMED[:1]:
-        alone, waits = (
-            settings.measurements.get(
-                {"what": "waiting", "rule": rule, "waits": waits, "size": settings.size},
-                functools.partial(_under_rule, settings, rule, waits),
-            )
-            for waits in (False, True)
-        )
-        if alone is None or waits is None:
-            continue
-        quotients.append(waits["temporaries"] / alone["temporaries"])
-        slower = ratio(waits["seconds"] / alone["seconds"] - 1)
-        gathers = f"{alone['all-gather']} / {waits['all-gather']}"
-        lines.append([rule, *(mebibytes(each["temporaries"]) for each in (alone, waits)), slower, gathers])
-    how = (
-        f"Temporaries a device, in MiB, of the fully sharded transformer with {DEEP} unrolled layers, by XLA's "
-        f"compiler for {DEVICES} H200 that are not there, with its latency-hiding scheduler. `with waits`: the same "
-        "rule around each layer, and `graphrl.checkpoint(loss, budget=1.0)` around the loss, which computes nothing "
-        "else again."
-    )
-    summary = (
-        f"Where gradients wait for one another, {DEEP} layers under the same rule need "
-        f"{ratio(statistics.geometric_mean(quotients))} of the memory (geometric mean of {len(quotients)} rules)."
-    )
-    headings = ["rule", "alone", "with waits", "estimated seconds", "gathers"]
-    yield settings.measurements.table("Gradients that wait", how, markdown(headings, lines), summary=summary)
-
-
-def _under_rule(settings: Settings, rule: str, waits: bool) -> Figures:
-    kind = PROGRAMS[SHARDED[0]]
-    deep = build(kind._replace(full={**kind.full, "depth": DEEP}), small=settings.quick, chip=CHIP)
-    loss = _ruled(deep, rule)
-    return measured(deep, jax.value_and_grad(deep.own(loss, budget=1.0, cache=False) if waits else loss))
 
 
 def sharded_values(settings: Settings) -> Iterator[Table]:
