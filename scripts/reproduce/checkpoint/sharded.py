@@ -273,10 +273,10 @@ def sharded(settings: Settings) -> Iterator[Table]:
         f"graphrl's own plans that are estimated to be no slower. Estimates are by roofline of {CHIP}, with "
         "collectives over NVLink, one after another."
     )
-    waits = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(of_waiting))}" if of_waiting else ""
+    also = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(of_waiting))}" if of_waiting else ""
     summary = (
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
-        f"and at most as much as a rule in {level} of {rules} pairs{waits}.{_covered(settings)}"
+        f"and at most as much as a rule in {level} of {rules} pairs{also}.{_covered(settings)}"
     )
     table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
