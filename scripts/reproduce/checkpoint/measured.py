@@ -166,6 +166,7 @@ HOSTED = {
     if limit in (0.05, 0.1, 0.2)
 }
 TIMED = ("nothing saveable, a layer", "dots saveable, a layer", "dots without batch saveable, a layer")
+WAITING = {f"{rule}, with waits": rule for rule in TIMED}  # gradients wait for one another; only of SHARDED
 MATCHED = {f"graphrl as slow as {rule}": rule for rule in TIMED}  # by the same estimate
 # shares of jax's memory. Time limits leave small programs unchanged: their peak is the workspace of a matrix product
 KEEPING = {"graphrl keeping half": 0.5, "graphrl keeping a quarter": 0.25}
@@ -229,7 +230,7 @@ class Settings(launcher.Settings):
           GraphrlError: a program, method or chip is not known.
         """
         check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED))
-        check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
+        check_known("method", self.methods or (), (*GRADIENTS, *XLA, *WAITING, FITTED))
         find_chip(self.chip)
 
     @property

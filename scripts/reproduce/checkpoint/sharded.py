@@ -31,7 +31,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.shards import Shards, replicated
 from graphrl.xla.topology import compile_for, concrete_mesh
-from reproduce.checkpoint.measured import CHIP, LIMITS, MATCHED, NONE, POLICIES, SHARDED, TIMED, Settings
+from reproduce.checkpoint.measured import CHIP, LIMITS, MATCHED, NONE, POLICIES, SHARDED, TIMED, WAITING, Settings
 from reproduce.gpu_compile import memory_of
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import images, language
@@ -41,7 +41,6 @@ from reproduce.results import Table
 DEVICES = 8
 TOLERANCE = 1e-6  # of the largest number
 POLICY_OF = {f"{name}, a layer": policy for name, policy in POLICIES.items() if f"{name}, a layer" in TIMED}
-WAITING = {f"{rule}, with waits": rule for rule in TIMED}  # the same rule; gradients wait for one another
 METHODS = (NONE, *TIMED, *WAITING, "graphrl at 5%", *MATCHED)
 SHARES = (0.6, 0.4, 0.25)  # of jax's own temporaries, as budgets
 KEEPING = (0.5, 0.25)  # of what jax keeps, for values on CPUs
