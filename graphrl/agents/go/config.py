@@ -15,6 +15,7 @@ from graphrl.networks.decisions import Coupling, Superposition
 from graphrl.networks.encoders import Neighbours
 
 Learning = Literal["ppo", "imitation"]
+DecoderName = Literal["changes", "groups"]
 SENDS: Sends = "rule"
 
 
@@ -106,7 +107,11 @@ class GoSettings:
     """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
 
     Attributes:
-      learning: "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
+      decoder: "changes" of the decisions of single ops around a plan; or "groups", which are placed one after another,
+        without a plan (`groups.py`), for the makespan.
+      group_counts: for "groups", their approximate numbers; each graph of training gets one of them, and plans are
+        drawn with all.
+      learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
         imitation.
       stops: number of plans per graph for which the teacher computes the gains of all changes.
       network: see `GoConfig`.
@@ -116,7 +121,7 @@ class GoSettings:
         Under max_load only the first is used, as transfer models do not apply.
       devices: numbers of devices; each graph gets one of them, or under max_load the machine that its file names.
       communication_ratios: transfer times of the mean tensor between two devices, relative to the mean op's run time;
-        each graph gets one of them. A fifth of it is latency.
+        each graph gets one of them. A fifth of it is latency. () is the latency and the bandwidth of `problem`.
       levels: number of priorities that an op can have.
       reach: share of the hint's order by which a priority level moves an op, see
         `envs.compile.generator.make_instance`.
@@ -130,6 +135,8 @@ class GoSettings:
       ProblemError: a value is out of range.
     """
 
+    decoder: DecoderName = "changes"
+    group_counts: tuple[int, ...] = (16, 32, 64, 128)
     learning: Learning = "ppo"
     stops: int = 2
     network: GoConfig = _NETWORK
@@ -158,10 +165,12 @@ class GoSettings:
                 "evaluations": (1, MAX_COUNT),
             },
             above_zero=("reach",),
-            options={"learning": Learning},
+            options={"learning": Learning, "decoder": DecoderName},
         )
         for name, least, most in (("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6)):
             values = getattr(self, name)
+            if not values and name == "communication_ratios" and self.problem.objective in SCHEDULED:
+                continue
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
                 raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: {text}")

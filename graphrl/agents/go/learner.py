@@ -20,8 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.agents.go import group_learner
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
+from graphrl.agents.go.groups import GroupsInstance
 from graphrl.agents.go.network import networks, tiny_observation
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.base import Environment
@@ -146,14 +148,18 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
 Batch = dict[Transfer, Any]  # for each transfer model `CompileInstance`, or an `ImitationTarget`, with a leading axis g
 
 
-def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
-    """Returns the training problem of a graph under a transfer model. The graph's name determines the number of devices
-    and the transfer speed. Under max_load the graph's machine, if it names one, determines the devices and the memory
+def problem_of(
+    settings: GoSettings, graph: ComputationGraph, transfer: Transfer, devices: int | None = None
+) -> Problem:
+    """Returns the training problem of a graph under a transfer model. The graph's name determines the number of
+    devices, unless it is given, and the transfer speed. Under max_load the graph's machine, if it names one, determines the devices and the memory
     limit, and tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
-    devices = settings.devices[which % len(settings.devices)]
+    devices = settings.devices[which % len(settings.devices)] if devices is None else devices
     ratios = settings.communication_ratios
+    if not ratios:
+        return dataclasses.replace(settings.problem, transfer=transfer, devices=devices)
     ratio = ratios[which // len(settings.devices) % len(ratios)]
     a = graph.arrays
     seconds = ratio * (a.runtime.mean() if a.num_ops else 0.0)
@@ -164,8 +170,12 @@ def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer
     return Problem.on(graph.machine, objective=objective, transfer=transfer, **machine, **slow)
 
 
-def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
-    """Converts graphs to instances under each transfer model, or to targets for imitation."""
+def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch | GroupsInstance:
+    """Converts graphs to instances under each transfer model, or to targets for imitation; for the decoder "groups" to
+    instances under one of them.
+    """
+    if settings.decoder == "groups":
+        return group_learner.batch(settings, graphs, to, problem_of)
     machines = [graph.machine for graph in graphs if graph.machine is not None]
     max_devices = max((machine.accelerators + machine.cpus for machine in machines), default=1)
     get = partial(_CACHE.get, settings, to, max_devices)
@@ -212,7 +222,9 @@ class _RoundState(NamedTuple):
 
 
 def learner(settings: GoSettings) -> Learner:
-    """Creates the learner of a configuration, from the functions below."""
+    """Creates the learner of a configuration, from the functions below or for the decoder "groups" `group_learner`."""
+    if settings.decoder == "groups":
+        return group_learner.learner(settings)
     functions = partial(init, settings), partial(update, settings), partial(evaluate, settings)
     return Learner(*functions, score="sampled", unit="%")
 
