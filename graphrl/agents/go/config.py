@@ -111,8 +111,9 @@ class GoSettings:
         without a plan (`groups.py`), for the makespan.
       group_counts: for "groups", their approximate numbers; each graph of training gets one of them, and plans are
         drawn with all.
-      learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
-        imitation.
+      learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy
+        trained by imitation. "groups" learn by REINFORCE, with the plans of a graph, learning rate, clipping and entropy
+        bonus of `ppo`.
       stops: number of plans per graph for which the teacher computes the gains of all changes.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
@@ -167,7 +168,8 @@ class GoSettings:
             above_zero=("reach",),
             options={"learning": Learning, "decoder": DecoderName},
         )
-        for name, least, most in (("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6)):
+        limits = ("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6), ("group_counts", 1, MAX_COUNT)
+        for name, least, most in limits:
             values = getattr(self, name)
             if not values and name == "communication_ratios" and self.problem.objective in SCHEDULED:
                 continue
@@ -183,6 +185,8 @@ class GoSettings:
         if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
             tasks = ", ".join(self.network.tasks)
             raise ProblemError(f"network.tasks is {tasks}: must be placement alone: max_load ignores the order")
+        if self.problem.objective == "max_load" and self.decoder == "groups":
+            raise ProblemError("decoder is 'groups': must be 'changes' for max_load")
         if self.ppo.steps != 1:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, the steps of an episode; set rounds instead")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):

@@ -3,6 +3,7 @@
 A batch has one number of devices and one transfer model, which the programs are compiled for; those of its first graph.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -95,13 +96,11 @@ def evaluate(settings: GoSettings, params: Any, key: jax.Array, batch: GroupsIns
     """Computes percents by which plans are shorter than the quick rule's, means over graphs; see `Learner`.
 
     Returns:
-      "sampled", the best of `settings.samples` plans; "mean", their mean; "greedy", the likeliest; "sampled_NAME",
-      for the transfer model alone.
+      "sampled", the best of `settings.samples` plans; "mean", their mean; "greedy", the likeliest.
     """
     _, ratio = _drawn(settings, params["policy"], key, batch, settings.samples, best_first=True)
-    best = learning.mean(100 * (1 - ratio.min(1)))
     return {
-        "sampled": best,
+        "sampled": learning.mean(100 * (1 - ratio.min(1))),
         "mean": learning.mean(100 * (1 - ratio)),
         "greedy": learning.mean(100 * (1 - ratio[:, 0])),
     }
@@ -129,18 +128,22 @@ def _optimiser(settings: GoSettings) -> optax.GradientTransformation:
 
 
 def fine_tune(
-    settings: GoSettings, policy: Any, instance: GroupsInstance, key: jax.Array, updates: int
+    settings: GoSettings, policy: Any, instances: Sequence[GroupsInstance], key: jax.Array, updates: int
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Trains a policy on one graph. Returns the new parameters, and the best plan on the way: the device of each op and
-    the expected order of their starts, `[n]` each.
+    """Trains a policy on one graph, whose instances differ in their groups, one of them an update in turn.
+
+    Returns:
+      The new parameters, and the best plan on the way: the device of each op and the expected order of their starts,
+      `[n]` each.
     """
-    state = jax.jit(partial(init, settings))(key, jax.tree.map(jnp.asarray, policy))
-    batch, best, least = stacked([instance]), None, np.inf
+    settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, decay_steps=updates))
+    state = init(settings, key, jax.tree.map(jnp.asarray, policy))
+    batches, best, least = [stacked([instance]) for instance in instances], (), np.inf
     for number in range(updates):
-        state, placement, rank, ratio = _tuned(settings, state, jax.random.fold_in(key, number), batch)
+        batch = batches[number % len(batches)]
+        state, plan, ratio = _tuned(settings, state, jax.random.fold_in(key, number), batch)
         if ratio < least:
-            least, best = float(ratio), (np.asarray(placement), np.asarray(rank))
-    assert best is not None
+            least, best = float(ratio), tuple(map(np.asarray, plan))
     return jax.tree.map(np.asarray, state.params["policy"]), *best
 
 
@@ -148,4 +151,4 @@ def fine_tune(
 def _tuned(settings: GoSettings, state: LearnerState, key: jax.Array, batch: GroupsInstance) -> Any:
     state, _, plans, ratio = step(settings, state, key, batch)
     best = ratio[0].argmin()
-    return state, plans.placement[0, best], plans.rank[0, best], ratio[0, best]
+    return state, (plans.placement[0, best], plans.rank[0, best]), ratio[0, best]

@@ -113,7 +113,9 @@ def _call(config: GoConfig, params: Any, method: str, *arguments: Any) -> jax.Ar
     return _module(config).apply({"params": params}, *arguments, method=method)  # type: ignore[return-value]
 
 
-def draw(config: GoConfig, params: Any, keys: jax.Array, instance: GroupsInstance, *, best_first: bool = False) -> Plans:
+def draw(
+    config: GoConfig, params: Any, keys: jax.Array, instance: GroupsInstance, *, best_first: bool = False
+) -> Plans:
     """Draws a plan of one graph for each key `[a]`; with `best_first` the first one's choices are the likeliest."""
     ops = _call(config, params, "embed", instance)
 

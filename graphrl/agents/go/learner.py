@@ -152,8 +152,8 @@ def problem_of(
     settings: GoSettings, graph: ComputationGraph, transfer: Transfer, devices: int | None = None
 ) -> Problem:
     """Returns the training problem of a graph under a transfer model. The graph's name determines the number of
-    devices, unless it is given, and the transfer speed. Under max_load the graph's machine, if it names one, determines the devices and the memory
-    limit, and tensors may have their own transfer times.
+    devices, unless it is given, and the transfer speed. Under max_load the graph's machine, if it names one, determines
+    the devices and the memory limit, and tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
     devices = settings.devices[which % len(settings.devices)] if devices is None else devices

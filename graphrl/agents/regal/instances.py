@@ -142,10 +142,11 @@ def _groups(
     _, first, number = np.unique(group[order], return_index=True, return_inverse=True)
     leader = np.empty(n, np.int64)
     leader[order] = order[first][number]
-    one, other = leader[a.producer[a.use_tensor]], leader[a.use_op]
-    sent = np.unique(np.stack([a.use_tensor, one, other])[:, one != other], axis=1)  # a tensor once to each group
-    seconds = (problem.latency + a.tensor_bytes[sent[0]] / problem.bandwidth) / unit
-    both = np.concatenate([sent[1] * n + sent[2], sent[2] * n + sent[1]])
+    writer = leader[a.producer]
+    sent = np.unique(a.use_tensor.astype(np.int64) * n + leader[a.use_op])  # once to each group that reads a tensor
+    tensor, other = np.divmod(sent[writer[sent // n] != sent % n], n)
+    seconds = (problem.latency + a.tensor_bytes[tensor] / problem.bandwidth) / unit
+    both = np.concatenate([writer[tensor] * n + other, other * n + writer[tensor]])
     pairs, pair = np.unique(both, return_inverse=True)
     time = total(pair, np.concatenate([seconds, seconds]), len(pairs))
     ties, kept = _lists(*np.divmod(pairs, n), -time, to.ops, TIES)
