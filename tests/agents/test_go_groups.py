@@ -13,11 +13,11 @@ from random_graphs import grouped
 from search_graphs import random_dag
 
 import graphrl
-from graphrl.agents.go import group_learner, groups
+from graphrl.agents.go import groups
+from graphrl.agents.go.agent import learner_of
 from graphrl.agents.go.config import GoConfig, GoSettings
 from graphrl.agents.go.decode import Decoder, hint_instance
 from graphrl.agents.go.groups import GroupsInstance
-from graphrl.agents.go.learner import batch, learner
 from graphrl.agents.go.network import Policy
 from graphrl.agents.regal.instances import make_visits
 from graphrl.agents.regal.placement import DEVICE_FEATURES, GROUP_FEATURES, place
@@ -45,7 +45,7 @@ SIZES = common_sizes([GRAPH])
 
 @functools.cache
 def params() -> Any:
-    return group_learner.initial(SETTINGS, jax.random.key(0))
+    return groups.initial(NETWORK, jax.random.key(0))
 
 
 def instance(graph: ComputationGraph = GRAPH, to: Sizes = SIZES, count: int = 6) -> GroupsInstance:
@@ -61,7 +61,8 @@ def test_groups_are_on_one_device_and_colocated_ops_in_one_group() -> None:
     graph = grouped(GRAPH, {f"op{i}": i % 5 for i in range(0, 40, 3)})
     one, n = instance(graph), len(graph.ops)
     leader = np.asarray(one.visits.groups.leader)[:n]  # type: ignore[union-attr]
-    assert (leader == leader[leader]).all() and len(np.unique(leader)) < n
+    assert (leader == leader[leader]).all()
+    assert len(np.unique(leader)) < n
     assert (leader == leader[graph.leaders]).all()
     placement = plans(one).placement[:, :n]
     assert (placement == placement[:, leader]).all()
@@ -88,8 +89,8 @@ def test_costs_are_those_of_the_host(transfer: Any) -> None:
     of_batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (one, groups.Plans(*drawn[:2], jnp.zeros(8))))
     makespans = np.asarray(groups.makespans(*of_batch))[0]
     decoder = Decoder(GRAPH, problem, hint_instance(GRAPH, problem, SIZES, SETTINGS))
-    for placement, place, makespan in zip(drawn.placement, drawn.rank, makespans, strict=True):
-        rank, start = decoder.ranked(placement[:n].astype(np.int64), place[:n], (0, np.inf))
+    for placement, rank_of_op, makespan in zip(drawn.placement, drawn.rank, makespans, strict=True):
+        rank, start = decoder.ranked(placement[:n].astype(np.int64), rank_of_op[:n], (0, np.inf))
         assert rank[1] == pytest.approx(float(makespan), rel=1e-5)
         assert sorted(start.order) == list(range(n))  # type: ignore[arg-type]
 
@@ -126,7 +127,9 @@ def test_group_features_say_what_they_name() -> None:
     visits = make_visits(graph, common_sizes([graph]), PROBLEM, np.array([0, 0, 1, 1]))
     placed = place(visits, PROBLEM, 1, jax.random.key(0), lambda key, op, features: jnp.where(op == 0, 2, 0))
     assert placed.choice[:4].tolist() == [2, 2, 0, 0]
-    column = dict(zip(GROUP_FEATURES, np.moveaxis(np.asarray(placed.features)[2, :, len(DEVICE_FEATURES) :], 1, 0), strict=True))
+    column = dict(
+        zip(GROUP_FEATURES, np.moveaxis(np.asarray(placed.features)[2, :, len(DEVICE_FEATURES) :], 1, 0), strict=True)
+    )
     np.testing.assert_allclose(column["ties_here"], [0, 0, 1])
     np.testing.assert_allclose(column["ties_elsewhere"], np.log1p([0.15, 0.15, 0]), rtol=1e-5)  # 0.3 s to 2 s
     np.testing.assert_allclose(column["given"], [-0.5, -0.5, 1])
@@ -138,7 +141,8 @@ def test_group_features_say_what_they_name() -> None:
 def test_it_learns() -> None:
     """From devices at random to plans that are much shorter, and further on one graph."""
     graphs = [layered(40, seed) for seed in range(4)]
-    rows, functions = batch(SETTINGS, graphs, common_sizes(graphs)), learner(SETTINGS)
+    module = learner_of(SETTINGS)
+    rows, functions = module.batch(SETTINGS, graphs, common_sizes(graphs)), module.learner(SETTINGS)
     state, update = functions.init(jax.random.key(0)), jax.jit(functions.update)
     before = functions.evaluate(state.params, jax.random.key(9), rows)
     for number in range(60):
@@ -189,6 +193,8 @@ def test_methods_play_it(checkpoint: str) -> None:
 
 def test_it_is_for_the_makespan() -> None:
     with pytest.raises(ProblemError, match="decoder is 'groups': must be 'changes' for max_load"):
-        GoSettings(decoder="groups", problem=Problem("max_load"), network=dataclasses.replace(NETWORK, tasks=("placement",)))
+        GoSettings(
+            decoder="groups", problem=Problem("max_load"), network=dataclasses.replace(NETWORK, tasks=("placement",))
+        )
     with pytest.raises(ProblemError, match="group_counts"):
         GoSettings(decoder="groups", group_counts=())

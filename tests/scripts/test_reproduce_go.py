@@ -141,7 +141,9 @@ def test_unseen_workloads_before_and_after_updates(launch: Launch, tmp_path: Pat
 
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
     """Each policy has a separate file, which its method names and its column does not."""
-    entries = [with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto", "untrained")]
+    entries = [
+        with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto", "untrained")
+    ]
     files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
     assert entries[0].method.startswith("go:finetune=50,checkpoint=")
     assert entries[1].method.startswith("go:checkpoint=")

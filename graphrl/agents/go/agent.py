@@ -18,17 +18,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from graphrl.agents.go import group_learner
+from graphrl.agents.go import learner as changes_learner
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, NO_CHANGES, Decoder, Rank, Start, hint_instance
 from graphrl.agents.go.groups import best_plans, counts_of
 from graphrl.agents.go.groups import make_instance as make_groups
-from graphrl.agents.go.learner import batch, fine_tune, learner
+from graphrl.agents.go.learner import fine_tune
 from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
 from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.costs.problem import Problem
@@ -51,10 +53,16 @@ from graphrl.training.data import DataConfig
 
 TRAINING_KINDS = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
+
+def learner_of(settings: GoSettings) -> ModuleType:
+    """Returns the module with the learner, and the batches, of the settings' decoder."""
+    return group_learner if settings.decoder == "groups" else changes_learner
+
+
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: learner(config),
-    batch=batch,
+    learner=lambda config, mesh, data: learner_of(config).learner(config),
+    batch=lambda config, *graphs: learner_of(config).batch(config, *graphs),
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
     data=DataConfig(
@@ -139,6 +147,7 @@ CHUNK, MAX_VISITS = 128, 4_000_000  # maximum number of changes, and of visits t
 HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
 ROUND_SECONDS = 2e-6  # seconds per op and use that a round takes on one core before its first plan
 FAST_COMPILE_SECONDS = 30.0  # searches with less time compile the network with few optimisations
+DRAW_SECONDS = 10.0  # searches with less time draw no groups: the decoder may take 6 s to compile
 EVALUATION_SHARE = 0.3  # share of the time for evaluating the plans of a round
 GO_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
 
@@ -250,6 +259,7 @@ class _Search:
         self._to = task.sizes or octave_sizes(task.graph)
         has_clusters = task.problem.objective == "makespan" and has_parts(task.graph)
         self._clusters = Clusters(task.graph, task.problem) if has_clusters else None
+        self._rank: Rank = sys.maxsize, math.inf
         self._adopt(start)
         if alone and policy.config.decoder == "groups":
             self._rank = sys.maxsize, math.inf
@@ -262,7 +272,7 @@ class _Search:
         self._instance = hint_instance(graph, problem, self._to, self._policy.config, start)
         self._decoder = DECODERS[problem.objective](graph, problem, self._instance)
         self._best = self._of(self._instance.start)
-        self._rank: Rank = self._decoder.rank(*self._best)
+        self._rank = self._decoder.rank(*self._best)
 
     def plan(self) -> Plan:
         """Returns the plan of the best choices so far."""
@@ -272,9 +282,10 @@ class _Search:
         """Runs a round; `number` seeds its random numbers. Sampled plans are evaluated for a share of the time even if
         the budget is spent, since compilation in the first round may have taken all seconds.
         """
-        count = FIRST_CLUSTERS * FACTOR**number
+        count, seconds = FIRST_CLUSTERS * FACTOR**number, self._task.budget.seconds
         if self._policy.config.decoder == "groups":
-            self._draw_groups(samples, number)
+            if seconds is None or seconds >= DRAW_SECONDS:
+                self._draw_groups(samples, number)
             group = self._groups(count)
             changes = self._all_changes(group)
         else:

@@ -112,7 +112,7 @@ class GoSettings:
       group_counts: for "groups", their approximate numbers; each graph of training gets one of them, and plans are
         drawn with all.
       learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy
-        trained by imitation. "groups" learn by REINFORCE, with the plans of a graph, learning rate, clipping and entropy
+        trained by imitation. "groups" learn by REINFORCE, with the number of plans, learning rate, clipping and entropy
         bonus of `ppo`.
       stops: number of plans per graph for which the teacher computes the gains of all changes.
       network: see `GoConfig`.

@@ -18,14 +18,14 @@ from graphrl.agents.go import groups
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import Decoder
 from graphrl.agents.go.groups import GroupsInstance
+from graphrl.agents.go.learner import problem_of
 from graphrl.costs.problem import Problem
 from graphrl.envs.graph_environment import stacked
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import Sizes, common_sizes
+from graphrl.graphs.padding import Sizes
 from graphrl.learning import learner as learning
 from graphrl.learning import reinforce
 from graphrl.learning.learner import Learner, LearnerState, Metrics
-from graphrl.training.agent import tiny_graph
 
 HINT_SECONDS = 0.02  # for the quick rule to which rewards are relative: it has no other effect on learning
 CLIP = 3.0  # largest absolute value of normalised advantages
@@ -37,26 +37,14 @@ def learner(settings: GoSettings) -> Learner:
     return Learner(*functions, score="sampled", unit="%")
 
 
-def initial(settings: GoSettings, key: jax.Array) -> Any:
-    """Initialises the policy's parameters."""
-    graph = tiny_graph()
-    return groups.init(
-        settings.network, key, groups.make_instance(graph, Problem("makespan", 2), common_sizes([graph]), 2)
-    )
-
-
 def init(settings: GoSettings, key: jax.Array, policy: Any = None) -> LearnerState:
     """Creates the state before training, with the parameters "policy"; see `Learner`."""
-    params = {"policy": initial(settings, key) if policy is None else policy}
+    params = {"policy": groups.initial(settings.network, key) if policy is None else policy}
     return LearnerState(params, _optimiser(settings).init(params), jnp.int32(0))
 
 
-def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes, problem_of: Any) -> GroupsInstance:
-    """Converts graphs to instances, all with the devices and the transfer model of the first.
-
-    Args:
-      problem_of: (settings, graph, transfer) -> problem.
-    """
+def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> GroupsInstance:
+    """Converts graphs to instances, all with the devices and the transfer model of the first."""
     which = crc32(graphs[0].name.encode())
     transfer = settings.transfers[which // 7 % len(settings.transfers)]
     devices = settings.devices[which % len(settings.devices)]
@@ -138,13 +126,14 @@ def fine_tune(
     """
     settings = dataclasses.replace(settings, ppo=dataclasses.replace(settings.ppo, decay_steps=updates))
     state = init(settings, key, jax.tree.map(jnp.asarray, policy))
-    batches, best, least = [stacked([instance]) for instance in instances], (), np.inf
+    batches, least = [stacked([instance]) for instance in instances], np.inf
+    placement, place = np.zeros(0), np.zeros(0)
     for number in range(updates):
         batch = batches[number % len(batches)]
         state, plan, ratio = _tuned(settings, state, jax.random.fold_in(key, number), batch)
         if ratio < least:
-            least, best = float(ratio), tuple(map(np.asarray, plan))
-    return jax.tree.map(np.asarray, state.params["policy"]), *best
+            least, (placement, place) = float(ratio), map(np.asarray, plan)
+    return jax.tree.map(np.asarray, state.params["policy"]), placement, place
 
 
 @partial(jax.jit, static_argnums=0)

@@ -30,10 +30,11 @@ from graphrl.costs.problem import Problem
 from graphrl.envs.compile.reward import Keyed, costs_of
 from graphrl.graphs.features import node_features
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import PaddedGraph, Sizes, pad
+from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
 from graphrl.learning import reinforce
 from graphrl.networks.encoders import GraphSage
 from graphrl.solvers.anneal.clusters import Clusters
+from graphrl.training.agent import tiny_graph
 
 _RANK = OP_FEATURES.index("rank")
 _BELOW_ONE = 1 - 2.0**-24
@@ -86,9 +87,9 @@ class GroupEncoder(nn.Module):
     @nn.compact
     def __call__(self, instance: GroupsInstance) -> jax.Array:
         """Returns vectors `[n, w]` float32, at the first op of each group; those of other ops are arbitrary."""
-        inputs, leader = jnp.asarray(instance.visits.inputs), jnp.asarray(instance.visits.groups.leader)
+        inputs, leader = jnp.asarray(instance.visits.inputs), _leader(instance)
         receivers = jnp.broadcast_to(jnp.arange(len(inputs), dtype=jnp.int32)[:, None], inputs.shape)
-        ops = self.sage(instance.nodes, inputs.ravel(), receivers.ravel())
+        ops = self.sage(jnp.asarray(instance.nodes), inputs.ravel(), receivers.ravel())
         count = jnp.zeros(len(ops)).at[leader].add(1.0)
         return jnp.zeros_like(ops).at[leader].add(ops) / jnp.maximum(count, 1.0)[:, None]
 
@@ -98,15 +99,17 @@ def _module(config: GoConfig) -> SequentialNetwork:
     return SequentialNetwork(GroupEncoder(sage), config.width, levels=1, shifts=1, preference=0.0)
 
 
-def init(config: GoConfig, key: jax.Array, instance: GroupsInstance) -> Any:
-    """Initialises the parameters; the instance only has to be valid."""
+def initial(config: GoConfig, key: jax.Array) -> Any:
+    """Initialises the parameters."""
+    graph, problem = tiny_graph(), Problem("makespan", 2)
+    instance = make_instance(graph, problem, common_sizes([graph]), 2)
 
-    def both(module: SequentialNetwork) -> jax.Array:
-        ops = module.embed(instance)
+    def all_layers(module: SequentialNetwork) -> jax.Array:
+        ops = module.embed(instance)  # type: ignore[arg-type]  # as its encoder reads it
         width = len(DEVICE_FEATURES) + len(GROUP_FEATURES)
-        return module.placement(ops, jnp.zeros((len(ops), instance.problem.devices, width)))
+        return module.placement(ops, jnp.zeros((len(ops), problem.devices, width)))
 
-    return _module(config).init(key, method=both)["params"]
+    return _module(config).init(key, method=all_layers)["params"]
 
 
 def _call(config: GoConfig, params: Any, method: str, *arguments: Any) -> jax.Array:
@@ -139,9 +142,14 @@ def makespans(batch: GroupsInstance, plans: Plans) -> jax.Array:
 
 def first_ops(instance: GroupsInstance) -> jax.Array:
     """Returns True for the first ops of groups, at which the network chooses: `[n]` bool."""
-    leader = jnp.asarray(instance.visits.groups.leader)
+    leader = _leader(instance)
     row = jnp.arange(len(leader), dtype=jnp.int32)
     return (leader == row) & (row < instance.visits.num_ops)
+
+
+def _leader(instance: GroupsInstance) -> jax.Array:
+    assert instance.visits.groups is not None  # `make_instance` makes them
+    return jnp.asarray(instance.visits.groups.leader)
 
 
 def log_prob(

@@ -20,10 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go import group_learner
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, PlanDecoder, hint_instance, percent_saved
-from graphrl.agents.go.groups import GroupsInstance
 from graphrl.agents.go.network import networks, tiny_observation
 from graphrl.costs.problem import SCHEDULED, Problem, Transfer
 from graphrl.envs.base import Environment
@@ -170,12 +168,8 @@ def problem_of(
     return Problem.on(graph.machine, objective=objective, transfer=transfer, **machine, **slow)
 
 
-def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch | GroupsInstance:
-    """Converts graphs to instances under each transfer model, or to targets for imitation; for the decoder "groups" to
-    instances under one of them.
-    """
-    if settings.decoder == "groups":
-        return group_learner.batch(settings, graphs, to, problem_of)
+def batch(settings: GoSettings, graphs: Sequence[ComputationGraph], to: Sizes) -> Batch:
+    """Converts graphs to instances under each transfer model, or to targets for imitation."""
     machines = [graph.machine for graph in graphs if graph.machine is not None]
     max_devices = max((machine.accelerators + machine.cpus for machine in machines), default=1)
     get = partial(_CACHE.get, settings, to, max_devices)
@@ -222,9 +216,7 @@ class _RoundState(NamedTuple):
 
 
 def learner(settings: GoSettings) -> Learner:
-    """Creates the learner of a configuration, from the functions below or for the decoder "groups" `group_learner`."""
-    if settings.decoder == "groups":
-        return group_learner.learner(settings)
+    """Creates the learner of a configuration, from the functions below."""
     functions = partial(init, settings), partial(update, settings), partial(evaluate, settings)
     return Learner(*functions, score="sampled", unit="%")
 

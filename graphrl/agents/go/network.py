@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphrl.agents.go import group_learner
+from graphrl.agents.go import groups
 from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
@@ -117,7 +117,7 @@ class Policy(agent.Policy[GoSettings]):
     def initial(config: GoSettings, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
         if config.decoder == "groups":
-            return group_learner.initial(config, key)
+            return groups.initial(config.network, key)
         return networks(config.network).policy.init(key, tiny_observation(config))
 
     def logits(

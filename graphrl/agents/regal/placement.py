@@ -186,7 +186,7 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
     is_last = real * _number(state.left[step.inputs] <= 1)
     work = jnp.maximum(visits.runtime.sum(), 1e-9)
     placed = state.placed / jnp.maximum(_number(visits.num_ops), 1.0)
-    columns = (
+    columns: tuple[jax.Array, ...] = (
         signed_log(end - end.min()),
         signed_log(jnp.maximum(step.start - state.free, 0.0)),
         signed_log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
