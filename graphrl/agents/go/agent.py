@@ -28,7 +28,7 @@ from graphrl.agents.go import group_learner
 from graphrl.agents.go import learner as changes_learner
 from graphrl.agents.go.config import GoSettings
 from graphrl.agents.go.decode import DECODERS, NO_CHANGES, Decoder, Rank, Start, hint_instance
-from graphrl.agents.go.groups import best_plans, counts_of
+from graphrl.agents.go.groups import best_plans, shares
 from graphrl.agents.go.groups import make_instance as make_groups
 from graphrl.agents.go.learner import fine_tune
 from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
@@ -324,7 +324,7 @@ class _Search:
         """
         config, task, best = self._policy.config, self._task, None
         assert isinstance(self._decoder, Decoder)
-        for index, (count, share) in enumerate(counts_of(self._most(samples), config.group_counts).items()):
+        for index, (count, share) in enumerate(shares(self._most(samples), config.group_counts).items()):
             if index and task.is_spent(self.evaluations):
                 break
             key = jax.random.fold_in(jax.random.key(task.seed), number * len(config.group_counts) + index)

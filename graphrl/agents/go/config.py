@@ -109,8 +109,8 @@ class GoSettings:
     Attributes:
       decoder: "changes" of the decisions of single ops around a plan; or "groups", which are placed one after another,
         without a plan (`groups.py`), for the makespan.
-      group_counts: for "groups", their approximate numbers; each graph of training gets one of them, and plans are
-        drawn with all.
+      group_counts: for "groups", their approximate numbers, 0 for every op on its own; each graph of training gets one
+        of them, and plans are drawn with all.
       learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy
         trained by imitation. "groups" learn by REINFORCE, with the number of plans, learning rate, clipping and entropy
         bonus of `ppo`.
@@ -137,7 +137,7 @@ class GoSettings:
     """
 
     decoder: DecoderName = "changes"
-    group_counts: tuple[int, ...] = (16, 32, 64, 128)
+    group_counts: tuple[int, ...] = (16, 64, 256, 0)
     learning: Learning = "ppo"
     stops: int = 2
     network: GoConfig = _NETWORK
@@ -168,7 +168,7 @@ class GoSettings:
             above_zero=("reach",),
             options={"learning": Learning, "decoder": DecoderName},
         )
-        limits = ("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6), ("group_counts", 1, MAX_COUNT)
+        limits = ("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6), ("group_counts", 0, MAX_COUNT)
         for name, least, most in limits:
             values = getattr(self, name)
             if not values and name == "communication_ratios" and self.problem.objective in SCHEDULED:

@@ -61,11 +61,12 @@ class Plans(NamedTuple):
 def make_instance(
     graph: ComputationGraph, problem: Problem, to: Sizes, count: int, baseline: float = 1.0
 ) -> GroupsInstance:
-    """Converts a graph to an instance with about `count` groups, or more where large groups may not join; colocated ops
-    are in one group. `baseline` is in seconds.
+    """Converts a graph to an instance with about `count` groups, or more where large groups may not join; for 0 every
+    op is a group. Colocated ops are in one group. `baseline` is in seconds.
     """
     padded, nodes = pad(graph, to), node_features(graph)
-    group = Clusters(graph, problem).of(np.zeros(len(graph.ops), np.int64), count)
+    n = len(graph.ops)
+    group = Clusters(graph, problem).of(np.zeros(n, np.int64), count or n)
     return GroupsInstance(
         graph=padded,
         problem=DeviceProblem.of(problem),
@@ -172,7 +173,7 @@ def best_plans(config: GoConfig, params: Any, keys: jax.Array, instance: GroupsI
     return plans._replace(features=jnp.zeros(()))
 
 
-def counts_of(draws: int, counts: Sequence[int]) -> dict[int, int]:
+def shares(draws: int, counts: Sequence[int]) -> dict[int, int]:
     """Shares draws among numbers of groups: count -> draws."""
-    shares = [draws // len(counts) + (number < draws % len(counts)) for number in range(len(counts))]
-    return {count: share for count, share in zip(counts, shares, strict=True) if share}
+    each = [draws // len(counts) + (number < draws % len(counts)) for number in range(len(counts))]
+    return {count: share for count, share in zip(counts, each, strict=True) if share}
