@@ -95,6 +95,24 @@ def test_costs_are_those_of_the_host(transfer: Any) -> None:
         assert sorted(start.order) == list(range(n))  # type: ignore[arg-type]
 
 
+def test_plans_over_the_memory_limit_have_the_reward_of_invalid_ones() -> None:
+    graph, ratios, limit = layered(40, 5), [], 30_000
+    sizes, n = common_sizes([graph]), len(graph.ops)
+    for memory in (None, limit):
+        one = groups.make_instance(graph, dataclasses.replace(PROBLEM, devices=2, memory_limit=memory), sizes, 6)
+        drawn = plans(one)
+        of_batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], (one, drawn._replace(features=jnp.zeros(8))))
+        ratios.append(np.asarray(groups.makespans(*of_batch))[0])
+    problem = dataclasses.replace(PROBLEM, devices=2, memory_limit=limit)
+    decoder = Decoder(graph, problem, hint_instance(graph, problem, sizes, SETTINGS))
+    fits = [
+        decoder.ranked(placement[:n].astype(np.int64), place_of_op[:n], (limit, np.inf))[0][0] == 0
+        for placement, place_of_op in zip(drawn.placement, drawn.rank, strict=True)
+    ]
+    assert 0 < sum(fits) < len(fits)
+    np.testing.assert_allclose(ratios[1], np.where(fits, ratios[0], 100))
+
+
 def test_a_group_of_its_own_for_each_op_is_regals_pass() -> None:
     """The groups add features, and change neither the choices nor the other features."""
     graph, sizes = random_dag(3, 20), common_sizes([random_dag(3, 20)])

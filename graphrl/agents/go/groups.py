@@ -27,7 +27,7 @@ from graphrl.agents.regal.placement import DEVICE_FEATURES, GROUP_FEATURES, OP_F
 from graphrl.agents.regal.proposers import SequentialNetwork
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.problem import Problem
-from graphrl.envs.compile.reward import Keyed, costs_of
+from graphrl.envs.compile.reward import INVALID, Keyed, costs_of
 from graphrl.graphs.features import node_features
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import PaddedGraph, Sizes, common_sizes, pad
@@ -135,10 +135,16 @@ def draw(
 
 
 def makespans(batch: GroupsInstance, plans: Plans) -> jax.Array:
-    """Computes the makespans of plans `[g, a, ...]` on their graphs, over the baselines: `[g, a]` float32."""
+    """Computes the makespans of plans `[g, a, ...]` on their graphs, over the baselines: `[g, a]` float32. Plans over
+    the memory limit count as one whose reward is `INVALID`.
+    """
     keys = jnp.clip(1 - plans.rank, 0, _BELOW_ONE)
     costs = costs_of(batch.graph, batch.problem, Keyed(plans.placement, keys, None))
-    return costs.makespan / jnp.asarray(batch.baseline)[:, None]
+    ratio, limit = costs.makespan / jnp.asarray(batch.baseline)[:, None], batch.problem.memory_limit
+    if limit is None:
+        return ratio
+    fits = costs.peak <= (jnp.asarray(limit) / jnp.asarray(batch.graph.byte_unit))[:, None]
+    return jnp.where(fits, ratio, INVALID**2)
 
 
 def first_ops(instance: GroupsInstance) -> jax.Array:
