@@ -214,5 +214,7 @@ def test_it_is_for_the_makespan() -> None:
         GoSettings(
             decoder="groups", problem=Problem("max_load"), network=dataclasses.replace(NETWORK, tasks=("placement",))
         )
+    with pytest.raises(ProblemError, match="must be false for a policy with the decoder 'changes'"):
+        graphrl.optimize(layered(20, 0), objective="max_load", method="go:alone=true", seconds=1)
     with pytest.raises(ProblemError, match="group_counts"):
         GoSettings(decoder="groups", group_counts=())

@@ -192,7 +192,7 @@ def solve(
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range; the policy is for another objective.
+      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MAX_PLANS), ("tries", tries, 0, MAX_TRIES), ("rounds", rounds, 0, MAX_PLANS),
@@ -201,6 +201,10 @@ def solve(
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
     policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
+    if alone and policy.config.decoder != "groups":
+        raise ProblemError(
+            "alone is true: must be false for a policy with the decoder 'changes', which starts from a plan"
+        )
     with task.paused_clock():
         decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
@@ -261,7 +265,7 @@ class _Search:
         self._clusters = Clusters(task.graph, task.problem) if has_clusters else None
         self._rank: Rank = sys.maxsize, math.inf
         self._adopt(start)
-        if alone and policy.config.decoder == "groups":
+        if alone:
             self._rank = sys.maxsize, math.inf
         self.evaluations = 1
         task.best = self.plan
