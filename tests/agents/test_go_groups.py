@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from graphrl.agents.go.agent import learner_of
 from graphrl.agents.go.config import GoConfig, GoSettings
 from graphrl.agents.go.decode import Decoder, hint_instance
 from graphrl.agents.go.groups import GroupsInstance
+from graphrl.agents.go.learner import problem_of
 from graphrl.agents.go.network import Policy
 from graphrl.agents.regal.instances import make_visits
 from graphrl.agents.regal.placement import DEVICE_FEATURES, GROUP_FEATURES, place
 from graphrl.costs.problem import Problem
 from graphrl.errors import ProblemError
 from graphrl.graphs.datasets.layered import layered
+from graphrl.graphs.datasets.sets import load_graphs
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.graphs.padding import Sizes, common_sizes
 from graphrl.learning.ppo import PpoSettings
@@ -207,6 +210,25 @@ def test_methods_play_it(checkpoint: str) -> None:
     assert tuned.evaluations == 9 + 40 * 8
     assert solved("rounds=1,samples=8,tries=20").makespan <= solved("rounds=1,samples=8,tries=0").makespan
     assert solved("rounds=2,samples=8,finetune=9", evaluations=30).evaluations <= 30
+
+
+def test_the_policy_that_ships_is_ahead_of_its_initial_network() -> None:
+    """On kinds of graphs that it was not trained on."""
+    graphs = load_graphs(["series-parallel:150x4@6000", "stochastic-block:150x4@6000"])
+    shipped, to = Policy.default(PROBLEM), common_sizes(graphs)
+    initial = groups.initial(shipped.config.network, jax.random.key(0))
+    keys, logs = jax.random.split(jax.random.key(1), 8), []
+    for graph, count in itertools.product(graphs, (32, 0)):
+        problem = problem_of(GoSettings(), graph, "rendezvous", 4)
+        one = groups.make_instance(graph, problem, to, count)
+        decoder = Decoder(graph, problem, hint_instance(graph, problem, to, shipped.config))
+        best, n = [], len(graph.ops)
+        for weights in (shipped.params, initial):
+            drawn = jax.tree.map(np.asarray, groups.best_plans(shipped.config.network, weights, keys, one))
+            of_plans = zip(drawn.placement[:, :n].astype(np.int64), drawn.rank[:, :n], strict=True)
+            best.append(min(decoder.ranked(*plan, (0, np.inf))[0][1] for plan in of_plans))
+        logs.append(np.log(best[0] / best[1]))
+    assert np.exp(np.mean(logs)) < 0.92
 
 
 def test_it_is_for_the_makespan() -> None:
