@@ -138,6 +138,7 @@ def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem, group: np.
 def _groups(
     graph: ComputationGraph, to: Sizes, group: np.ndarray, order: np.ndarray, unit: float, problem: Problem
 ) -> Groups:
+    """Returns the groups in the order of the visits `[ops]`, with the ties that take longest; `unit` is in seconds."""
     a, n = graph.arrays, len(graph.ops)
     _, first, number = np.unique(group[order], return_index=True, return_inverse=True)
     leader = np.empty(n, np.int64)
