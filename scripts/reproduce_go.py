@@ -39,7 +39,7 @@ SECTIONS = {
     "changes": Section("Gains of single changes of a plan", changes.changes),
     "external": Section("Pipelined execution: the graphs of Tarnawski et al.", external.external),
     "table3": Section("Fusion alone", table3.table3),
-    "figure5": Section("Pre-trained without one architecture", figure5.figure5),
+    "figure5": Section("Unseen architectures, before and after updates", figure5.figure5),
     "figure6-policies": Section("Placement, order and fusion by policies", figure6_policies.figure6_policies),
     "figure6": Section("Placement, order and fusion, separate and joint", figure6.figure6),
 }

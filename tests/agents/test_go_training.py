@@ -282,6 +282,7 @@ def test_lessons_are_exact_costs_of_single_changes() -> None:
 
 
 PLANS = 64
+CHANGES = Policy.defaults / "makespan-changes.msgpack"  # that of single changes
 KINDS = {"seen": [f"{kind}:150x4@6000" for kind in TRAINING_KINDS], "held out": ["stochastic-block:150x16@6000"]}
 
 
@@ -308,7 +309,7 @@ def gains(policy: Policy, graph: ComputationGraph, to: Sizes, seed: int) -> tupl
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_plans_are_better_than_the_hint_and_than_chance(kind: str) -> None:
     graphs = load_graphs(KINDS[kind])
-    policy = Policy.default(Problem("makespan", 4))
+    policy = Policy.load(CHANGES)
     to = common_sizes(graphs)
     played, by_chance = np.array([gains(policy, graph, to, seed) for seed, graph in enumerate(graphs)]).T
     assert played.mean() > 1.5
@@ -329,7 +330,7 @@ def test_one_program_serves_all_transfer_models() -> None:
     graph, calls = layered(60, 3), []
     for transfer, devices in (("rendezvous", 4), ("link", 2)):
         problem = Problem("makespan", devices, transfer, 0.1, 50_000.0)  # type: ignore[arg-type]
-        find_solver("go:rounds=1")(Task(graph, problem, Budget(evaluations=70)))
+        find_solver(f"go:rounds=1,checkpoint={CHANGES}")(Task(graph, problem, Budget(evaluations=70)))
         calls.append(_logits._cache_size())  # type: ignore[attr-defined]
     assert calls[0] == calls[1]
 
@@ -343,7 +344,7 @@ def test_what_was_drawn_is_looked_at_also_where_compiling_took_the_seconds(monke
 
     monkeypatch.setattr(Policy, "logits", slow)
     problem = {"objective": "makespan", "devices": 4, "latency": 0.1, "bandwidth": 50_000.0}
-    plan = graphrl.optimize(layered(60, 3), method="go", seconds=600, **problem)  # type: ignore[arg-type]
+    plan = graphrl.optimize(layered(60, 3), method=f"go:checkpoint={CHANGES}", seconds=600, **problem)  # type: ignore[arg-type]
     assert plan.evaluations == 65
 
 
@@ -362,7 +363,7 @@ def test_where_no_round_fits_the_first_plan_is_the_answer(objective: Any, monkey
 
 def test_what_is_compiled_in_haste_says_the_same() -> None:
     graph, problem = layered(60, 3), Problem("makespan", 4, latency=0.1, bandwidth=50_000.0)
-    policy = Policy.default(problem)
+    policy = Policy.load(CHANGES)
     instance = hint_instance(graph, problem, common_sizes([graph]), policy.config)
     features = Decoder(graph, problem, instance).plan_features(
         *(np.asarray(choice, np.int64)[:60] for choice in instance.start[:2])

@@ -126,42 +126,40 @@ def test_fusion_alone_and_with_placement_and_order(launch: Launch, tmp_path: Pat
     assert rows[-1] == ["transformer-xl-2", starts[0], "-", "-", starts[1], "-", "-", "-"]
 
 
-def test_pre_trained_without_an_architecture(launch: Launch, tmp_path: Path) -> None:
+def test_unseen_workloads_before_and_after_updates(launch: Launch, tmp_path: Path) -> None:
     lines = measured(launch, "--sections", "figure5", "--transfers", "rendezvous")
-    seconds = {line["key"]["column"]: line["value"].get("makespan") for line in lines}
-    assert seconds.pop("changes", 0) is None
-    assert set(seconds) == {
-        "expert",
-        "start",
-        "ships",
-        "untrained",
-        "zero-shot",
-        "untrained, moves",
-        "zero-shot, moves",
-    }
-    assert max(seconds["ships"], seconds["zero-shot"]) <= seconds["start"] < seconds["expert"]
-    row = table_of((tmp_path / "out" / "go-figure5.md").read_text())[2]
-    assert row[:4] == ["transformer-xl", "transformer-xl-2", "526", "2"]
-    assert (float(row[8]), *row[11:13]) == (round(seconds["zero-shot"], 4), "not run", "not run")
-    assert seconds["zero-shot, moves"] <= seconds["start"]
-    policy = Policy.load(tmp_path / "out" / "policies" / "without-transformer-xl-rendezvous-0.msgpack")
-    assert policy.note.startswith("2 steps on wavenet-2x18, seed 0: ")
+    values = [line["value"] for line in lines]
+    assert [value["evaluations"] for value in values[1:]] == [1, 65, 65, 89, 89, 89]
+    start = values[1]["makespan"]
+    assert all(value["makespan"] <= start < values[0]["makespan"] for value in values[1:])
+    page = (tmp_path / "out" / "go-figure5.md").read_text()
+    row = table_of(page)[2]
+    assert row[:3] == ["transformer-xl-2", "526", "2"]
+    assert [float(cell) for cell in row[3:10]] == [round(value["makespan"], 4) for value in values]
+    assert "- policy of untrained: not trained" in page
 
 
 def test_policies_of_the_command_line_or_those_there_are(tmp_path: Path) -> None:
     """Each policy has a separate file, which its method names and its column does not."""
-    entries = [with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto")]
+    entries = [
+        with_policy(entry_of(text, 10.0), None, tmp_path) for text in ("go:finetune=50@600", "gdp", "auto", "untrained")
+    ]
     files = [Path(entry.method.partition("checkpoint=")[2]) for entry in entries[:2]]
     assert entries[0].method.startswith("go:finetune=50,checkpoint=")
     assert entries[1].method.startswith("go:checkpoint=")
-    assert [entry.label for entry in entries] == ["`go:finetune=50` 600 s", "`gdp` 10 s", "`auto` 10 s"]
+    assert [entry.label for entry in entries] == [
+        "`go:finetune=50` 600 s", "`gdp` 10 s", "`auto` 10 s", "`untrained` 10 s",
+    ]  # fmt: skip
     assert entries[2].key == {"method": "auto", "seconds": 10.0}
     assert Policy.load(files[0]).digest == Policy.default(Problem("makespan")).digest
     assert GdpPolicy.load(files[1]).config.network.coupling == "none"
     first, last = policy_notes(entries, None)
-    assert first.startswith("policy of go and go+: ")
+    assert first.startswith("policy of go: ")
     assert "scripts/go.toml" in first
-    assert last == "policy of gdp: not trained"
+    assert last == "policy of gdp and untrained: not trained"
+    initial = Policy.load(entries[3].method.partition("checkpoint=")[2])
+    assert initial.config == Policy.default(Problem("makespan")).config
+    assert initial.digest != Policy.load(files[0]).digest
     trained = with_policy(entry_of("gdp", 1.0), files[1], tmp_path)
     assert trained.method == f"go:checkpoint={files[1]}"
     assert with_policy(entry_of("go:checkpoint=out/go", 1.0), None, tmp_path).method == "go:checkpoint=out/go"

@@ -117,8 +117,8 @@ def test_go_moves_clusters_and_keeps_groups_whole() -> None:
 
 
 def test_one_program_serves_all_graphs_of_as_many_clusters() -> None:
-    sizes = []
+    sizes, method = [], f"go:rounds=1,checkpoint={Policy.defaults / 'makespan-changes.msgpack'}"
     for length in (110, 120, 400):
-        find_solver("go:rounds=1")(Task(chains(6, length), DEAR, Budget(evaluations=70)))
+        find_solver(method)(Task(chains(6, length), DEAR, Budget(evaluations=70)))
         sizes.append(_logits._cache_size())  # type: ignore[attr-defined]
     assert sizes[0] == sizes[1] == sizes[2]

@@ -15,16 +15,22 @@ and the policy does not see edges against this order.
 import dataclasses
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from graphrl.agents.go import group_learner
+from graphrl.agents.go import learner as changes_learner
 from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import DECODERS, Decoder, Rank, Start, hint_instance
-from graphrl.agents.go.learner import batch, fine_tune, learner
+from graphrl.agents.go.decode import DECODERS, NO_CHANGES, Decoder, Rank, Start, hint_instance
+from graphrl.agents.go.groups import best_plans, shares
+from graphrl.agents.go.groups import make_instance as make_groups
+from graphrl.agents.go.learner import fine_tune
 from graphrl.agents.go.network import GdpPolicy, Policy, ranked_changes, sample_choices
 from graphrl.costs.host.lowering import costs_of_lanes
 from graphrl.costs.problem import Problem
@@ -34,7 +40,7 @@ from graphrl.envs.compile.generator import Choices, CompileInstance, make_instan
 from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
-from graphrl.graphs.padding import octave_sizes
+from graphrl.graphs.padding import common_sizes, octave_sizes
 from graphrl.plan import Plan
 from graphrl.solvers import auto
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
@@ -47,10 +53,16 @@ from graphrl.training.data import DataConfig
 
 TRAINING_KINDS = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "layered")
 
+
+def learner_of(settings: GoSettings) -> ModuleType:
+    """Returns the module with the learner, and the batches, of the settings' decoder."""
+    return group_learner if settings.decoder == "groups" else changes_learner
+
+
 AGENT = Agent(
     policy=Policy,
-    learner=lambda config, mesh, data: learner(config),
-    batch=batch,
+    learner=lambda config, mesh, data: learner_of(config).learner(config),
+    batch=lambda config, *graphs: learner_of(config).batch(config, *graphs),
     methods=lambda _: ("go", "go+"),
     opponents=("list", "etf", "anneal-ops", "equal-stages", "stage-dp", "anneal-load", "auto"),
     data=DataConfig(
@@ -135,6 +147,7 @@ CHUNK, MAX_VISITS = 128, 4_000_000  # maximum number of changes, and of visits t
 HINT_SHARE = 0.5  # share of the time for quick plans; rules that would take longer are skipped
 ROUND_SECONDS = 2e-6  # seconds per op and use that a round takes on one core before its first plan
 FAST_COMPILE_SECONDS = 30.0  # searches with less time compile the network with few optimisations
+DRAW_SECONDS = 10.0  # searches with less time draw no groups: the decoder may take 6 s to compile
 EVALUATION_SHARE = 0.3  # share of the time for evaluating the plans of a round
 GO_SHARE, COMPILE_SECONDS = 0.1, 8.0  # "go+" runs GO if this share of the time covers this many seconds
 
@@ -150,14 +163,22 @@ Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
     digest=Policy.digest_of,
 )
 def solve(
-    task: Task, *, samples: int = 64, tries: int = 4096, rounds: int = 4, finetune: int = 0, checkpoint: str = ""
+    task: Task,
+    *,
+    samples: int = 64,
+    tries: int = 4096,
+    rounds: int = 4,
+    finetune: int = 0,
+    alone: bool = False,
+    checkpoint: str = "",
 ) -> Plan:
-    """Improves a list schedule (under max_load a split) with plans that the policy samples around the best so far.
+    """Improves a list schedule (under max_load a split) with plans that the policy draws.
 
     Rounds start while the budget lasts, if it suffices for at least one; each plan counts as an evaluation. A round
-    calls the network once; the first of its plans is the most likely one. Then single ops move, the most likely change
-    first, repeatedly, and a move that makes the plan worse is undone. On large graphs the first rounds observe and move
-    clusters of ops: about 300 in the first round, then four times the number of the round before.
+    draws plans with the policy, the most likely one first: of groups of ops that are placed one after another, or by a
+    policy with the decoder "changes" around the best plan so far. Then single ops move, those that take longest (or the
+    most likely change) first, repeatedly, and a move that makes the plan worse is undone. On large graphs the first
+    rounds move clusters of ops: about 300 in the first round, then four times the number of the round before.
 
     Args:
       samples: number of plans per round.
@@ -165,11 +186,13 @@ def solve(
       rounds: number of rounds; 0 returns the quick rule's plan.
       finetune: number of PPO updates on the graph before the rounds, each on newly sampled plans; limited by the
         budget's evaluations, but not by its seconds.
+      alone: True leaves out the list schedule: the first plan is the best that the policy draws, better or not; only
+        for the decoder "groups".
       checkpoint: a checkpoint of `graphrl train go`, or a file of `Policy.save`; by default the shipped policy.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range; the policy is for another objective.
+      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MAX_PLANS), ("tries", tries, 0, MAX_TRIES), ("rounds", rounds, 0, MAX_PLANS),
@@ -178,13 +201,17 @@ def solve(
         if not least <= value <= most:
             raise ProblemError(f"{name} is {value}: must be from {least} to {most:,}")
     policy, decoder = _policy(task.problem, checkpoint), DECODERS[task.problem.objective]
+    if alone and policy.config.decoder != "groups":
+        raise ProblemError(
+            "alone is true: must be false for a policy with the decoder 'changes', which starts from a plan"
+        )
     with task.paused_clock():
         decoder.prepare()
     seconds = math.inf if task.budget.seconds is None else task.budget.seconds
     start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
     if _round_seconds(task.graph) > seconds - task.seconds and not finetune:
         return task.answer(task.plan(*decoder.plan_of(task.graph, task.problem, start), evaluations=1))
-    search = _Search(task, policy, start)
+    search = _Search(task, policy, start, alone=alone)
     if finetune:
         search.learn(finetune)
     for number in range(rounds):
@@ -227,49 +254,60 @@ def _policy(problem: Problem, checkpoint: str) -> Policy:
     return policy
 
 
-class _Coarse(NamedTuple):
-    """The clustering of a graph, and the decoder that evaluates plans of its clusters."""
-
-    clusters: Clusters
-    decoder: Decoder
-
-
 class _Search:
     """State of `solve`: the best choices so far, and the instance that starts from them."""
 
-    def __init__(self, task: Task, policy: Policy, start: Start) -> None:
+    def __init__(self, task: Task, policy: Policy, start: Start, *, alone: bool = False) -> None:
         self._task, self._policy, self._n = task, policy, len(task.graph.ops)
         self._fast_compile = task.budget.seconds is not None and task.budget.seconds < FAST_COMPILE_SECONDS
-        to = task.sizes or octave_sizes(task.graph)
-        self._instance = hint_instance(task.graph, task.problem, to, policy.config, start)
-        decoder = DECODERS[task.problem.objective](task.graph, task.problem, self._instance)
-        self._decoder = decoder
-        self._coarse: _Coarse | None = None
-        if isinstance(decoder, Decoder) and has_parts(task.graph):  # clusters are sorted by the order of their ops
-            self._coarse = _Coarse(Clusters(task.graph, task.problem), decoder)
-        self._best = self._of(self._instance.start)
-        self._rank: Rank = self._decoder.rank(*self._best)
+        self._to = task.sizes or octave_sizes(task.graph)
+        has_clusters = task.problem.objective == "makespan" and has_parts(task.graph)
+        self._clusters = Clusters(task.graph, task.problem) if has_clusters else None
+        self._rank: Rank = sys.maxsize, math.inf
+        self._adopt(start)
+        if alone:
+            self._rank = sys.maxsize, math.inf
         self.evaluations = 1
         task.best = self.plan
+
+    def _adopt(self, start: Start) -> None:
+        """Makes a plan the best so far, and its order the one from which choices deviate."""
+        graph, problem = self._task.graph, self._task.problem
+        self._instance = hint_instance(graph, problem, self._to, self._policy.config, start)
+        self._decoder = DECODERS[problem.objective](graph, problem, self._instance)
+        self._best = self._of(self._instance.start)
+        self._rank = self._decoder.rank(*self._best)
 
     def plan(self) -> Plan:
         """Returns the plan of the best choices so far."""
         return self._task.plan(*self._decoder.plan(*self._best), evaluations=self.evaluations)
 
     def draw(self, samples: int, tries: int, number: int) -> None:
-        """Runs a round around the best choices; `number` seeds its random numbers. Sampled plans are evaluated for a
-        share of the time even if the budget is spent, since compilation in the first round may have taken all seconds.
+        """Runs a round; `number` seeds its random numbers. Sampled plans are evaluated for a share of the time even if
+        the budget is spent, since compilation in the first round may have taken all seconds.
         """
-        group = self._groups(FIRST_CLUSTERS * FACTOR**number)
-        if self._coarse is None or group is None:
-            instance, cluster, climb = self._instance, np.arange(self._n), self._decoder.climb
+        count, seconds = FIRST_CLUSTERS * FACTOR**number, self._task.budget.seconds
+        if self._policy.config.decoder == "groups":
+            if seconds is None or seconds >= DRAW_SECONDS:
+                self._draw_groups(samples, number)
+            group = self._groups(count)
+            changes = self._all_changes(group)
+        else:
+            group = self._groups(count)
+            changes = self._draw_changes(samples, number, group)
+        self._climb(changes, tries, group)
+        self._begin_at_best()
+
+    def _draw_changes(self, samples: int, number: int, group: np.ndarray | None) -> np.ndarray:
+        """Draws plans around the best choices. Returns the changes of placement, `[k, 2]`, the likeliest first."""
+        if group is None:
+            instance, cluster = self._instance, np.arange(self._n)
             logits = self._logits(instance, self._decoder.plan_features(*self._best))
         else:
-            decoder = self._coarse.decoder
-            view = coarse(self._task.graph, group, decoder.run(*self._best)[1])
+            assert isinstance(self._decoder, Decoder)
+            view = coarse(self._task.graph, group, self._decoder.run(*self._best)[1])
             instance, features = coarse_instance(view, self._task.problem, self._best[0], self._policy.config)
             logits, cluster = {"placement": self._logits(instance, features)["placement"]}, view.cluster
-            climb = functools.partial(decoder.climb, group=group)
         rng = np.random.default_rng([self._task.seed, number])
         plans = sample_choices(logits, instance.start, samples, rng)
         seconds = self._task.budget.seconds
@@ -278,25 +316,60 @@ class _Search:
             if self._most(1) < 1 or time.perf_counter() >= end:
                 break
             self._consider(Choices(placement[cluster], priority[cluster] if group is None else self._best[1]))
-        if "placement" in logits:
-            changes = ranked_changes(logits["placement"], np.asarray(instance.start.placement))
-            changes[:, 0] = np.unique(cluster, return_index=True)[1][changes[:, 0]]
-            self._climb(changes, tries, climb)
-        self._begin_at_best()
+        if "placement" not in logits:
+            return NO_CHANGES
+        changes = ranked_changes(logits["placement"], np.asarray(instance.start.placement))
+        changes[:, 0] = np.unique(cluster, return_index=True)[1][changes[:, 0]]
+        return changes
+
+    def _draw_groups(self, samples: int, number: int) -> None:
+        """Draws plans by the sequential decoder, and continues from the best one if it is better than all before. The
+        number of groups grows from round to round.
+        """
+        config, task, best = self._policy.config, self._task, None
+        assert isinstance(self._decoder, Decoder)
+        for index, (count, share) in enumerate(shares(self._most(samples), config.group_counts).items()):
+            if index and task.is_spent(self.evaluations):
+                break
+            key = jax.random.fold_in(jax.random.key(task.seed), number * len(config.group_counts) + index)
+            instance = make_groups(task.graph, task.problem, self._to, count * FACTOR**number)
+            plans = best_plans(config.network, self._policy.params, jax.random.split(key, share), instance)
+            for placement, place in zip(np.asarray(plans.placement), np.asarray(plans.rank), strict=True):
+                self.evaluations += 1
+                rank, start = self._decoder.ranked(placement[: self._n].astype(np.int64), place[: self._n], self._rank)
+                if rank < self._rank:
+                    self._rank, best = rank, start
+                    task.report(self.evaluations, rank[1])
+        if best is not None:
+            self._adopt(best)
+
+    def _all_changes(self, group: np.ndarray | None) -> np.ndarray:
+        """Lists all moves of a group (by default: of an op) to another device, `[k, 2]`, longest first."""
+        devices, runtime = self._task.problem.devices, self._task.graph.arrays.runtime
+        names = np.arange(self._n) if group is None else group
+        first = np.unique(names, return_index=True)[1]
+        seconds = np.bincount(names, runtime, self._n)[names[first]]
+        first = first[np.argsort(-seconds, kind="stable")]
+        changes = np.stack([np.repeat(first, devices), np.tile(np.arange(devices), len(first))], 1)
+        return changes[changes[:, 1] != self._best[0][changes[:, 0]]]
 
     def _logits(self, instance: CompileInstance, features: PlanFeatures) -> dict[str, np.ndarray]:
         return self._policy.logits(instance, features, fast_compile=self._fast_compile)
 
     def _groups(self, count: int) -> np.ndarray | None:
         """Computes about `count` clusters for the best plan; None if that would hardly reduce the number of ops."""
-        if self._coarse is None or 2 * count > self._n:
+        if self._clusters is None or 2 * count > self._n:
             return None
-        return self._coarse.clusters.of(self._best[0], count)
+        return self._clusters.of(self._best[0], count)
 
-    def _climb(self, changes: np.ndarray, tries: int, climb: Climb) -> None:
+    def _climb(self, changes: np.ndarray, tries: int, group: np.ndarray | None) -> None:
         """Applies changes one after the other while there is time, and undoes those that make the plan worse; repeats
-        all of them as long as the plan improves.
+        all of them as long as the plan improves. Ops of one group, if any, move together.
         """
+        climb = self._decoder.climb
+        if group is not None:
+            assert isinstance(self._decoder, Decoder)
+            climb = functools.partial(self._decoder.climb, group=group)
         while len(changes) and tries > 0:
             before = self._rank
             self._pass(changes[:tries], climb)
@@ -324,6 +397,9 @@ class _Search:
 
     def learn(self, updates: int) -> None:
         """Trains the policy with PPO on plans around the best choices, and adopts the best plan if it is better."""
+        if self._policy.config.decoder == "groups":
+            self._learn_groups(updates)
+            return
         settings = dataclasses.replace(self._policy.config, transfers=(self._task.problem.transfer,))
         if settings.learning != "ppo":  # the policy's own rate is for imitation
             rate = GoSettings().ppo.learning_rate
@@ -338,6 +414,25 @@ class _Search:
         self.evaluations += updates * settings.ppo.environments - 1
         self._consider(best)
         self._begin_at_best()
+
+    def _learn_groups(self, updates: int) -> None:
+        """As `learn`, for the sequential decoder: each update draws plans with one of the numbers of groups."""
+        config, task, decoder = self._policy.config, self._task, self._decoder
+        if (most := task.budget.evaluations) is not None:
+            updates = min(updates, (most - self.evaluations) // config.ppo.environments)
+        if updates < 1:
+            return
+        assert isinstance(decoder, Decoder)
+        to, seconds = common_sizes([task.graph]), decoder.rank(*self._best)[1]  # the unit of rewards
+        instances = [make_groups(task.graph, task.problem, to, count, seconds) for count in config.group_counts]
+        key = jax.random.fold_in(jax.random.key(task.seed), MAX_PLANS)  # differs from every round's key
+        params, placement, place = group_learner.fine_tune(config, self._policy.params, instances, key, updates)
+        self._policy = dataclasses.replace(self._policy, params=params)
+        self.evaluations += updates * config.ppo.environments
+        rank, start = decoder.ranked(placement[: self._n].astype(np.int64), place[: self._n], self._rank)
+        if rank < self._rank:
+            self._adopt(start)
+            task.report(self.evaluations, rank[1])
 
     def _consider(self, choices: Choices) -> None:
         self.evaluations += 1

@@ -15,6 +15,7 @@ from graphrl.networks.decisions import Coupling, Superposition
 from graphrl.networks.encoders import Neighbours
 
 Learning = Literal["ppo", "imitation"]
+DecoderName = Literal["changes", "groups"]
 SENDS: Sends = "rule"
 
 
@@ -106,8 +107,13 @@ class GoSettings:
     """Settings of `graphrl train go`. The paper gives no numbers that these could follow.
 
     Attributes:
-      learning: "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy trained by
-        imitation.
+      decoder: "changes" of the decisions of single ops around a plan; or "groups", which are placed one after another,
+        without a plan (`groups.py`), for the makespan.
+      group_counts: for "groups", their approximate numbers, 0 for every op on its own; each graph of training gets one
+        of them, and plans are drawn with all.
+      learning: for "changes", "imitation" of a teacher, see `learner.py`; or "ppo", which works best from a policy
+        trained by imitation. "groups" learn by REINFORCE, with the number of plans, learning rate, clipping and entropy
+        bonus of `ppo`.
       stops: number of plans per graph for which the teacher computes the gains of all changes.
       network: see `GoConfig`.
       ppo: see `PpoSettings`; episodes have one step.
@@ -116,7 +122,7 @@ class GoSettings:
         Under max_load only the first is used, as transfer models do not apply.
       devices: numbers of devices; each graph gets one of them, or under max_load the machine that its file names.
       communication_ratios: transfer times of the mean tensor between two devices, relative to the mean op's run time;
-        each graph gets one of them. A fifth of it is latency.
+        each graph gets one of them. A fifth of it is latency. () is the latency and the bandwidth of `problem`.
       levels: number of priorities that an op can have.
       reach: share of the hint's order by which a priority level moves an op, see
         `envs.compile.generator.make_instance`.
@@ -130,6 +136,8 @@ class GoSettings:
       ProblemError: a value is out of range.
     """
 
+    decoder: DecoderName = "changes"
+    group_counts: tuple[int, ...] = (16, 64, 256, 0)
     learning: Learning = "ppo"
     stops: int = 2
     network: GoConfig = _NETWORK
@@ -158,10 +166,13 @@ class GoSettings:
                 "evaluations": (1, MAX_COUNT),
             },
             above_zero=("reach",),
-            options={"learning": Learning},
+            options={"learning": Learning, "decoder": DecoderName},
         )
-        for name, least, most in (("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6)):
+        limits = ("devices", 1, MAX_DEVICES), ("communication_ratios", 0, 1e6), ("group_counts", 0, MAX_COUNT)
+        for name, least, most in limits:
             values = getattr(self, name)
+            if not values and name == "communication_ratios" and self.problem.objective in SCHEDULED:
+                continue
             if not values or not all(least <= value <= most for value in values):
                 text = f"must be one or more numbers from {least} to {most:g}"
                 raise ProblemError(f"{name} is {clipped(', '.join(map(str, values))) or 'empty'}: {text}")
@@ -174,6 +185,8 @@ class GoSettings:
         if self.problem.objective == "max_load" and self.network.tasks != ("placement",):
             tasks = ", ".join(self.network.tasks)
             raise ProblemError(f"network.tasks is {tasks}: must be placement alone: max_load ignores the order")
+        if self.problem.objective == "max_load" and self.decoder == "groups":
+            raise ProblemError("decoder is 'groups': must be 'changes' for max_load")
         if self.ppo.steps != 1:
             raise ProblemError(f"ppo.steps is {self.ppo.steps}: must be 1, the steps of an episode; set rounds instead")
         if not self.transfers or not set(self.transfers) <= set(get_args(Transfer)):

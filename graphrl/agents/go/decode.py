@@ -98,12 +98,25 @@ class Decoder:
         """Evaluates the plan that choices `[n]` encode: lower ranks are better. The memory limit is checked only if the
         plan could be better than `best`.
         """
-        placement, ops = self._ordered(placement, priority)
+        return self._rank(*self._ordered(placement, priority), best)
+
+    def _rank(self, placement: np.ndarray, ops: np.ndarray, best: Rank | None) -> Rank:
         seconds = makespan(self._plan)
         if self._problem.memory_limit is None or (best is not None and best <= (0, seconds)):
             return 0, seconds
         nodes = with_transfers(self._graph, self._problem, placement, ops)
         return exact.evaluate(self._graph, self._problem, placement, nodes).rank(self._problem)
+
+    def ranked(self, placement: np.ndarray, place: np.ndarray, best: Rank) -> tuple[Rank, Start]:
+        """Evaluates a placement with ops in the order of `place`, as far as dependencies permit; see `rank`.
+
+        Args:
+          placement, place: `[n]` each, device of each op and its position in an order.
+          best: see `rank`.
+        """
+        placement, ops = self._ordered(placement, place, place.astype(np.float64))
+        rank = self._rank(placement, ops, best)
+        return rank, Start(placement, ops, rank[1])
 
     def run(self, placement: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Simulates the plan of these choices: returns each op's end, `[n]` float64 seconds, and its position in the
@@ -151,13 +164,14 @@ class Decoder:
         placement, ops = self._ordered(placement, priority)
         return placement, with_transfers(self._graph, self._problem, placement, ops)
 
-    def _ordered(self, placement: np.ndarray, priority: np.ndarray) -> PlacedOrder:
-        """Returns the placement with groups on one device, and the ops in the order of the priorities; also sets
-        `self._plan`.
+    def _ordered(self, placement: np.ndarray, priority: np.ndarray, place: np.ndarray | None = None) -> PlacedOrder:
+        """Returns the placement with groups on one device, and the ops in the order of the priorities, or of `place`;
+        also sets `self._plan`.
         """
         placement = self.colocated(placement)
         self._plan.ops["device"][:-1] = placement
-        order_by_keys(self._plan, -(self._keys + self._step * priority), self._heap, self._waits)
+        keys = -(self._keys + self._step * priority) if place is None else place
+        order_by_keys(self._plan, keys, self._heap, self._waits)
         return placement, self._plan.order.copy()
 
 

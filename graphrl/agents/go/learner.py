@@ -146,14 +146,18 @@ def _climb(decoder: PlanDecoder, chosen: list[np.ndarray], gains: list[np.ndarra
 Batch = dict[Transfer, Any]  # for each transfer model `CompileInstance`, or an `ImitationTarget`, with a leading axis g
 
 
-def problem_of(settings: GoSettings, graph: ComputationGraph, transfer: Transfer) -> Problem:
-    """Returns the training problem of a graph under a transfer model. The graph's name determines the number of devices
-    and the transfer speed. Under max_load the graph's machine, if it names one, determines the devices and the memory
-    limit, and tensors may have their own transfer times.
+def problem_of(
+    settings: GoSettings, graph: ComputationGraph, transfer: Transfer, devices: int | None = None
+) -> Problem:
+    """Returns the training problem of a graph under a transfer model. The graph's name determines the number of
+    devices, unless it is given, and the transfer speed. Under max_load the graph's machine, if it names one, determines
+    the devices and the memory limit, and tensors may have their own transfer times.
     """
     which = zlib.crc32(graph.name.encode())
-    devices = settings.devices[which % len(settings.devices)]
+    devices = settings.devices[which % len(settings.devices)] if devices is None else devices
     ratios = settings.communication_ratios
+    if not ratios:
+        return dataclasses.replace(settings.problem, transfer=transfer, devices=devices)
     ratio = ratios[which // len(settings.devices) % len(ratios)]
     a = graph.arrays
     seconds = ratio * (a.runtime.mean() if a.num_ops else 0.0)

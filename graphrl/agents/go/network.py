@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphrl.agents.go import groups
 from graphrl.agents.go.config import GDP_NETWORK, GoConfig, GoSettings
 from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.fusion.problem import fusion_problem
@@ -115,6 +116,8 @@ class Policy(agent.Policy[GoSettings]):
     @staticmethod
     def initial(config: GoSettings, key: jax.Array) -> Any:
         """See `training.agent.Policy`."""
+        if config.decoder == "groups":
+            return groups.initial(config.network, key)
         return networks(config.network).policy.init(key, tiny_observation(config))
 
     def logits(

@@ -28,8 +28,19 @@ from graphrl.solvers.flow import Flow
 from graphrl.solvers.rules.memory_orders import memory_orders
 from graphrl.training.agent import tiny_graph
 
-NEIGHBOURS = 16
+NEIGHBOURS, TIES = 16, 32
 _FOREVER = 1e9  # readers of an output that stays in memory
+
+
+class Groups(NamedTuple):
+    """Groups of ops that are placed together: all where the first of them is, in the order of the visits. Rows of
+    `ties`, `seconds` and `runtime` are those of the groups' first ops; the others have none.
+    """
+
+    leader: jax.Array | np.ndarray  # [n] int32, the first op of each op's group
+    ties: jax.Array | np.ndarray  # [n, TIES] int32, first ops of groups that a group has transfers with; n for none
+    seconds: jax.Array | np.ndarray  # [n, TIES] float32, time of all transfers between the two
+    runtime: jax.Array | np.ndarray  # [n] float32, of all ops of a group
 
 
 @jax.tree_util.register_dataclass
@@ -51,6 +62,7 @@ class Visits:
     output: jax.Array | np.ndarray  # [n + 1] float32, bytes of an op's outputs; the last is 0
     workspace: jax.Array | np.ndarray  # [n] float32, bytes
     uses: jax.Array | np.ndarray  # [n + 1] float32, number of ops that read an op's outputs
+    groups: Groups | None = None  # None: every op is placed on its own
 
 
 class RegalInstance(NamedTuple):
@@ -84,8 +96,8 @@ def tiny_instance(config: RegalConfig) -> RegalInstance:
     return make_instance(config, tiny_graph())
 
 
-def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem) -> Visits:
-    """Computes the visits of a graph, padded to the sizes."""
+def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem, group: np.ndarray | None = None) -> Visits:
+    """Computes the visits of a graph, padded to the sizes. Ops with equal numbers in `group` `[ops]` form a group."""
     a, n = graph.arrays, len(graph.ops)
     order = _order(graph, problem)
     position = np.empty(n, np.int64)
@@ -119,6 +131,33 @@ def make_visits(graph: ComputationGraph, to: Sizes, problem: Problem) -> Visits:
         output=padded(output / byte_unit, rest + 1),
         workspace=padded(a.workspace_bytes / byte_unit),
         uses=padded(uses, rest + 1),
+        groups=None if group is None else _groups(graph, to, group, order, time_unit, problem),
+    )
+
+
+def _groups(
+    graph: ComputationGraph, to: Sizes, group: np.ndarray, order: np.ndarray, unit: float, problem: Problem
+) -> Groups:
+    """Returns the groups in the order of the visits `[ops]`, with the ties that take longest; `unit` is in seconds."""
+    a, n = graph.arrays, len(graph.ops)
+    _, first, number = np.unique(group[order], return_index=True, return_inverse=True)
+    leader = np.empty(n, np.int64)
+    leader[order] = order[first][number]
+    writer = leader[a.producer]
+    sent = np.unique(a.use_tensor.astype(np.int64) * n + leader[a.use_op])  # once to each group that reads a tensor
+    tensor, other = np.divmod(sent[writer[sent // n] != sent % n], n)
+    seconds = (problem.latency + a.tensor_bytes[tensor] / problem.bandwidth) / unit
+    both = np.concatenate([writer[tensor] * n + other, other * n + writer[tensor]])
+    pairs, pair = np.unique(both, return_inverse=True)
+    time = total(pair, np.concatenate([seconds, seconds]), len(pairs))
+    ties, kept = _lists(*np.divmod(pairs, n), -time, to.ops, TIES)
+    table = np.zeros(ties.shape, np.float32)
+    table[kept.rows, kept.columns] = time[kept.pairs]
+    return Groups(
+        leader=np.concatenate([leader, np.arange(n, to.ops)]).astype(np.int32),
+        ties=ties,
+        seconds=table,
+        runtime=np.bincount(leader, a.runtime / unit, to.ops).astype(np.float32),
     )
 
 
@@ -138,14 +177,16 @@ class _Kept(NamedTuple):
     columns: np.ndarray
 
 
-def _lists(op: np.ndarray, other: np.ndarray, rank: np.ndarray, size: int) -> tuple[np.ndarray, _Kept]:
-    """Lists for each op its others of least rank: `[size, NEIGHBOURS]` int32, `size` for none."""
+def _lists(
+    op: np.ndarray, other: np.ndarray, rank: np.ndarray, size: int, most: int = NEIGHBOURS
+) -> tuple[np.ndarray, _Kept]:
+    """Lists for each op its others of least rank: `[size, most]` int32, `size` for none."""
     pairs = np.lexsort((rank, op))
     rows = op[pairs]
     columns = np.arange(len(pairs)) - np.searchsorted(rows, rows)
-    near = columns < NEIGHBOURS
+    near = columns < most
     kept = _Kept(pairs[near], rows[near], columns[near])
-    table = np.full((size, NEIGHBOURS), size, np.int32)
+    table = np.full((size, most), size, np.int32)
     table[kept.rows, kept.columns] = other[kept.pairs]
     return table, kept
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from graphrl.agents.regal.instances import Visits
+from graphrl.agents.regal.instances import Groups, Visits
+from graphrl.costs.device.decisions import DeviceProblem
 from graphrl.costs.problem import Problem
 from graphrl.networks.base import signed_log
 
@@ -43,6 +44,15 @@ DEVICE_FEATURES = (
     "input_bytes_here",  # share of the inputs' bytes
     "over_share",  # bytes over an even share while the op runs
 )
+GROUP_FEATURES = (  # more of them, where ops are placed in groups; they matter at the first op of each
+    "ties_here",  # transfers between the group and ops that are on the device: share of those to all placed groups
+    "ties_elsewhere",  # their time for those on other devices, relative to the group's run time
+    "given",  # run time of all groups that are on the device, over the mean of all devices, relative to the graph's
+    "given_after",  # the same with the group, over the largest of all devices
+    "left",  # run time of the groups that are not placed, relative to the graph's
+    "size",  # run time of the group, relative to an even share
+    "ties",  # time of all its transfers, relative to its run time
+)
 OP_FEATURES = ("start", "rank", "level", "duration")  # of a placed op, for its priority
 _GAPS = 4  # of a device that ops can still fill
 _BYTES = 4.0  # factor of bytes before the logarithm: differences of a tenth of a share matter
@@ -51,7 +61,7 @@ _BYTES = 4.0  # factor of bytes before the logarithm: differences of a tenth of 
 class Placed(NamedTuple):
     """The result of `place`: the choice for every op of a padded graph, and the features that it depends on."""
 
-    features: jax.Array  # [n, d, len(DEVICE_FEATURES)] float32
+    features: jax.Array  # [n, d, F] float32, `DEVICE_FEATURES`, and with groups also `GROUP_FEATURES`
     choice: jax.Array  # [n] int32, device * levels + level
     ops: jax.Array  # [n, len(OP_FEATURES)] float32
 
@@ -68,6 +78,7 @@ class _State(NamedTuple):
     free: jax.Array  # [d], time from which the device is free
     gaps: jax.Array  # [d, _GAPS, 2], start and end of idle times before it; empty ones for none
     load: jax.Array  # [d], run time of its ops
+    given: jax.Array  # [d], run time of all ops of its groups; 0 without groups
     last: jax.Array  # [d] int32, the last op that was placed on it, also if in a gap; -1 without one
     live: jax.Array  # [d], bytes
     peak: jax.Array  # [d], bytes
@@ -86,12 +97,14 @@ class _Step(NamedTuple):
     live: jax.Array  # [d], bytes while it runs
 
 
-def place(visits: Visits, problem: Problem, levels: int, key: jax.Array, choose: Callable[..., jax.Array]) -> Placed:
+def place(
+    visits: Visits, problem: Problem | DeviceProblem, levels: int, key: jax.Array, choose: Callable[..., jax.Array]
+) -> Placed:
     """Places the ops of one graph.
 
     Args:
       visits: of the graph.
-      problem: its number of devices and its transfer model.
+      problem: its number of devices, its transfer model and its objective.
       levels: number of options for each device.
       key: is split into a key for every op.
       choose: (key, op `[]`, features of the op on each device) -> device * levels + level, `[]` int32.
@@ -104,9 +117,11 @@ def place(visits: Visits, problem: Problem, levels: int, key: jax.Array, choose:
         step = _look(visits, state, op, is_blocking)
         features = _features(visits, state, op, step)
         choice = choose(op_key, op, features)
-        after = _advance(visits, state, op, step, choice // levels, is_blocking)
-        is_real = op < visits.num_ops
-        return jax.tree.map(lambda new, old: jnp.where(is_real, new, old), after, state), (features, choice)
+        if visits.groups is not None:  # where the group's first op is
+            first = state.made[visits.groups.leader[op]]
+            choice = jnp.where(first.any(), first.argmax().astype(jnp.int32) * levels, choice)
+        # padding comes last, and changes only rows that no real op reads: to select states would copy them at each op
+        return _advance(visits, state, op, step, choice // levels, is_blocking), (features, choice)
 
     start = _start(visits, problem.devices)
     state, (features, choice) = jax.lax.scan(body, start, (visits.order, jax.random.split(key, n)))
@@ -127,6 +142,7 @@ def _start(visits: Visits, devices: int) -> _State:
         free=each,
         gaps=jnp.zeros((devices, _GAPS, 2)),
         load=each,
+        given=each,
         last=jnp.full(devices, -1, jnp.int32),
         live=each,
         peak=each,
@@ -170,7 +186,7 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
     is_last = real * _number(state.left[step.inputs] <= 1)
     work = jnp.maximum(visits.runtime.sum(), 1e-9)
     placed = state.placed / jnp.maximum(_number(visits.num_ops), 1.0)
-    columns = (
+    columns: tuple[jax.Array, ...] = (
         signed_log(end - end.min()),
         signed_log(jnp.maximum(step.start - state.free, 0.0)),
         signed_log(jnp.maximum(step.sends - state.free[:, None], 0.0).sum(0)),
@@ -192,7 +208,29 @@ def _features(visits: Visits, state: _State, op: jax.Array, step: _Step) -> jax.
         size @ here / jnp.maximum(real @ size, 1e-9),
         signed_log(_BYTES * (step.live - 1)),
     )
+    if visits.groups is not None:
+        columns += _group_features(visits.groups, state, op, work)
     return jnp.stack(columns, -1)
+
+
+def _group_features(groups: Groups, state: _State, op: jax.Array, work: jax.Array) -> tuple[jax.Array, ...]:
+    """Computes `GROUP_FEATURES` for the group that starts with an op: `[d]` float32 each."""
+    devices, size, seconds = len(state.given), groups.runtime[op], groups.seconds[op]
+    placed = state.made[groups.ties[op]]
+    here, total, unit = seconds @ placed, seconds.sum(), jnp.maximum(size, 1e-3 * work / devices)
+    after = state.given + size
+    alike = (
+        1 - state.given.sum() / work,
+        size * devices / work,
+        signed_log(total / unit),
+    )
+    return (
+        here / jnp.maximum(here.sum(), 1e-9),
+        signed_log((here.sum() - here) / unit),
+        (state.given * devices - state.given.sum()) / work,
+        devices * (after - state.given.max()) / work,
+        *(jnp.broadcast_to(value, (devices,)) for value in alike),
+    )
 
 
 def _advance(visits: Visits, state: _State, op: jax.Array, step: _Step, device: jax.Array, is_blocking: bool) -> _State:
@@ -219,6 +257,7 @@ def _advance(visits: Visits, state: _State, op: jax.Array, step: _Step, device: 
         free=jnp.where(one > 0, jnp.maximum(end, state.free), free),
         gaps=state.gaps.at[device].set(_gaps(state.gaps[device], step.gap[device], state.free[device], start, end)),
         load=state.load + one * runtime,
+        given=state.given if visits.groups is None else state.given + one * visits.groups.runtime[op],
         last=jnp.where(one > 0, op, state.last),
         live=state.live + one * (copied + kept) - freed,
         peak=jnp.maximum(state.peak, one * step.live[device]),
@@ -239,7 +278,7 @@ def _gaps(gaps: jax.Array, filled: jax.Array, free: jax.Array, start: jax.Array,
     return gaps.at[jnp.where(is_new, shortest, filled)].set(jnp.where(is_new, new, rest))
 
 
-def _op_features(visits: Visits, state: _State, problem: Problem) -> jax.Array:
+def _op_features(visits: Visits, state: _State, problem: Problem | DeviceProblem) -> jax.Array:
     """Computes `OP_FEATURES`, all relative to the whole plan: `[n, features]` float32."""
     n, count = len(visits.order), jnp.maximum(_number(visits.num_ops), 1.0)
     whole, start = jnp.maximum(state.end.max(), 1e-9), state.start[:n]

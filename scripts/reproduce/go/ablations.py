@@ -1,7 +1,7 @@
 """Ablations of GO's network: policies without one part, trained alike, and tested on unseen graphs.
 
 All imitate the gains of single changes of a plan, on the same graphs in the same order, as `graphrl train go --config
-scripts/go.toml` does. A variant that does not decide orders has no targets for them.
+scripts/go-changes.toml` does. A variant that does not decide orders has no targets for them.
 Transfers are `rendezvous` alone: under `link` single changes of these hints gain next to nothing.
 
 The untrained policy separates the part of a gain that is learned from the part due to drawing 64 plans and keeping the
@@ -36,13 +36,13 @@ from reproduce.results import Table
 OPS, TRAINED, TESTED = 200, 32, 8  # ops of a random graph; graphs of each kind to learn from, to test on
 HELD_OUT = "stochastic-block"  # four times as many graphs as of each seen kind
 STEPS, GRAPHS = 400, 4  # of training; graphs of each step
-RATE = 3e-3  # as in scripts/go.toml
+RATE = 3e-3  # as in scripts/go-changes.toml
 FEW_STEPS = 2
 MOVES = 256
 DEVICES = 8  # of programs
 SECONDS = 120.0  # more than a round takes, with compiling
 WHOLE = GoSettings().network
-SMALL = dataclasses.replace(  # the perceptron of scripts/go.toml
+SMALL = dataclasses.replace(  # the perceptron of scripts/go-changes.toml
     WHOLE, tasks=("placement",), rounds=0, layers=0, superposition="none", coupling="none", spread=0.1
 )
 

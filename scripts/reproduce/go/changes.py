@@ -88,7 +88,7 @@ def changes(settings: Settings) -> Iterator[Table]:
     views: dict[str, View] = {"placement": placement_features, "schedule": schedule_features}
     views["both"] = lambda case: np.concatenate([placement_features(case), schedule_features(case)], -1)
     scores |= {name: fit(view, training) for name, view in views.items()}
-    policy = Policy.default(training[0].problem)
+    policy = Policy.load_shipped(["makespan-changes"], "single changes")
     scores["policy"] = expected(policy, common_sizes([case.graph for case in chain(validation, *sets.values())]))
     scores = {name: functools.cache(score) for name, score in {**scores, "the gains": gains}.items()}
     lines = []

@@ -1,32 +1,24 @@
-"""Figure 5's form: a policy pre-trained without one architecture, then played and fine-tuned on it.
+"""Figure 5's form: a policy on workloads that it has not seen, before and after further training on each.
 
-Workloads are the smallest of each architecture, under table 2's problem. Pre-training imitates the gains of single
-changes of a plan, as `graphrl train go --config scripts/go.toml` does. It starts from the policy's initial weights, and
-takes one workload a step, in turn. It ignores the memory limit, which the played plans keep.
+Workloads are the smallest of each architecture, under table 2's problem. In the paper a policy is pre-trained on the
+other architectures' workloads; the policy that ships has seen none of them (`scripts/go.toml`). Further training draws
+plans, and so does more of the same policy without it: `more draws` has as many plans as the fine-tuned policy.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from graphrl.agents.go.config import GoSettings
-from graphrl.agents.go.decode import Decoder, hint_instance
-from graphrl.agents.go.learner import Batch, ImitationTarget, imitation_target
 from graphrl.agents.go.network import Policy
 from graphrl.compare.report import markdown
 from graphrl.costs.problem import Problem, Transfer
 from graphrl.graphs.datasets.workloads import go
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.padding import octave_sizes
-from reproduce.go.methods import Entry, imitated, search
+from reproduce.go.methods import NEAR, Entry, policy_notes, search, with_policy
 from reproduce.go.settings import Settings, against
 from reproduce.measurements import Figures
-from reproduce.policies import cached_policy, copy_policy
 from reproduce.results import Table
 from reproduce.workloads import OVER, problem
 
@@ -38,111 +30,90 @@ SMALLEST = {  # workload of each architecture
     "amoebanet": "amoebanet",
     "wavenet": "wavenet-2x18",
 }
-STEPS, FEW_STEPS = 300, 2
-TUNING = 50  # updates
-SECONDS = 10.0  # total, of which quick plans at the start and the evaluation of drawn plans take shares
-SHIPS, NOTHING, OTHERS = "the one that ships", "none", "trained on the others"  # policies
-DRAWN, MOVED, TUNED = "go:rounds=1,tries=0", "go:rounds=1", f"go:rounds=1,tries=0,finetune={TUNING}"
+PLANS, TUNING, FEW_TUNING = 64, 50, 2  # plans drawn; updates
+SECONDS = 3600.0  # no limit but for the quick plans at the start, which take a share
 
 
 class Column(NamedTuple):
-    """A column of the table: a method, and its policy ("" without one)."""
+    """A column of the table: a method by its name in `methods.KINDS`, or another one, and its options."""
 
     heading: str
-    method: str
-    policy: str
+    name: str
+    options: str = ""
 
 
-COLUMNS = (
-    Column("expert", "expert", ""),
-    Column("start", "go:rounds=0", SHIPS),
-    Column("ships", DRAWN, SHIPS),
-    Column("untrained", DRAWN, NOTHING),
-    Column("zero-shot", DRAWN, OTHERS),
-    Column("untrained, moves", MOVED, NOTHING),
-    Column("zero-shot, moves", MOVED, OTHERS),
-    Column("fine-tuned", TUNED, OTHERS),
-    Column("untrained, fine-tuned", TUNED, NOTHING),
-)
-HEADINGS = (
-    "without", "workload", "ops", "devices", *(column.heading for column in COLUMNS), "search, s: zero-shot",
-    "fine-tuned",
-)  # fmt: skip
+def columns(updates: int) -> tuple[Column, ...]:
+    """Returns the columns, with this number of updates on a workload."""
+    plans = Policy.default(Problem("makespan")).config.ppo.environments * updates
+    draws, tuned = f"rounds=1,tries=0,samples={PLANS}", f"finetune={updates}"
+    return (
+        Column("expert", "expert"),
+        Column("start", "go", "rounds=0"),
+        Column("untrained", "untrained", draws),
+        Column("zero-shot", "go", draws),
+        Column("more draws", "go", f"rounds=1,tries=0,samples={PLANS + plans}"),
+        Column("fine-tuned", "go", f"{draws},{tuned}"),
+        Column("untrained, fine-tuned", "untrained", f"{draws},{tuned}"),
+    )
 
 
 class Row(NamedTuple):
-    """An architecture left out of pre-training.
-
-    Attributes:
-      architecture: architecture name.
-      ops: number of ops of its workload.
-      changes: single changes of the initial plan: their number, the number with a gain, and the largest gain, percent.
-      figures: figures of the seeds by column heading, None where nothing was run.
-    """
+    """An architecture, and figures of the seeds by column heading."""
 
     architecture: str
     ops: int
-    changes: Figures | None
-    figures: dict[str, list[Figures] | None]
+    figures: dict[str, list[Figures]]
 
 
 def figure5(settings: Settings) -> Iterator[Table]:
     """Yields a table for each transfer model, with a row for each architecture."""
+    updates = FEW_TUNING if settings.quick else TUNING
+    every = columns(updates)
+    headings = [
+        "workload",
+        "ops",
+        "devices",
+        *(column.heading for column in every),
+        "search, s: zero-shot",
+        "fine-tuned",
+    ]
     for transfer in settings.transfers:
         names = [name for name, workload in SMALLEST.items() if workload in settings.workloads]
-        rows = [_measured(settings, name, transfer) for name in names]
+        rows = [_measured(settings, name, transfer, every) for name in names]
         how = (
-            "Seconds of a training step, means over the seeds. `start` is the plan that `go` starts from; 64 plans are "
-            "drawn by the policy that ships, by an untrained one, and by one trained for "
-            f"{_steps(settings)} steps on the other architectures' workloads; `moves`: and then moves of single "
-            "ops; `fine-tuned`: 64 "
-            f"plans after {TUNING} updates of PPO on the workload itself."
+            f"Seconds of a training step, means over the seeds. `start` is the plan that `go` starts from; the "
+            f"next two are the best of it and of {PLANS} plans drawn by an untrained policy and by the one that ships; "
+            f"`fine-tuned`: {PLANS} plans after {updates} updates on the workload itself, or the best plan of those; "
+            "`more draws`: as many plans by the policy that ships, without the updates."
         )
-        table, notes = markdown(HEADINGS, [_line(row) for row in rows]), list(_notes(rows))
-        zero_shot = next((note for note in notes if note.startswith("zero-shot against")), "zero-shot: none")
+        notes = [*policy_notes([_entry(settings, column) for column in every], None), *_notes(rows, every)]
+        summary = next((note for note in notes if note.startswith("fine-tuned against zero-shot")), "fine-tuned: none")
+        table = markdown(headings, [_line(row, every) for row in rows])
         yield settings.measurements.table(
-            f"Figure 5: {transfer}", how, table, notes=notes, summary=f"Plans, {zero_shot}."
+            f"Figure 5: {transfer}", how, table, notes=notes, summary=f"Plans, {summary}."
         )
 
 
-def _steps(settings: Settings) -> int:
-    """Returns the number of pre-training steps."""
-    return FEW_STEPS if settings.quick else STEPS
+def _entry(settings: Settings, column: Column) -> Entry:
+    """Returns the method of a column with its policy."""
+    name = f"{column.name}:{column.options}" if column.options else column.name
+    method = f"go:{column.options}" if column.options else column.name
+    return with_policy(Entry(method, SECONDS, name), None, settings.out)
 
 
-def _measured(settings: Settings, architecture: str, transfer: Transfer) -> Row:
-    ops = len(_workload(SMALLEST[architecture], transfer)[0].ops)
-    figures: dict[str, list[Figures] | None] = {}
-    for column in COLUMNS:
-        left_out = column.method == TUNED and settings.quick
-        figures[column.heading] = None if left_out else _runs(settings, architecture, transfer, column)
-    key = {"architecture": architecture, "transfer": transfer, "column": "changes"}
-    changes = settings.measurements.get(key, functools.partial(_changes, SMALLEST[architecture], transfer))
-    return Row(architecture, ops, changes, figures)
+def _measured(settings: Settings, architecture: str, transfer: Transfer, every: Sequence[Column]) -> Row:
+    figures: dict[str, list[Figures]] = {}
+    for column in every:
+        entry = _entry(settings, column)
+        key = {"workload": SMALLEST[architecture], "transfer": transfer, **entry.key}
+        run = functools.partial(_run, architecture, transfer, entry)
+        figures[column.heading] = settings.of_seeds(key, run, 1 if "samples" not in column.options else None)
+    return Row(architecture, len(_workload(SMALLEST[architecture], transfer)[0].ops), figures)
 
 
-def _changes(workload: str, transfer: Transfer) -> Figures:
-    graph, task = _without_limit(workload, transfer)
-    config, n = Policy.default(Problem("makespan")).config, len(graph.ops)
-    instance = hint_instance(graph, task, octave_sizes(graph), config)
-    gains = Decoder(graph, task, instance).gains(*(np.asarray(choice, np.int64)[:n] for choice in instance.start[:2]))
-    movable = int((np.asarray(instance.leader)[:n] == np.arange(n)).sum())
-    return {"all": movable * (gains.shape[1] - 1), "gain": int((gains > 0).sum()), "most": float(gains.max())}
-
-
-def _runs(settings: Settings, architecture: str, transfer: Transfer, column: Column) -> list[Figures]:
-    """Returns figures of each seed. Methods that draw nothing get one seed."""
-    key = {"architecture": architecture, "transfer": transfer, "column": column.heading}
-    run = functools.partial(_run, settings, architecture, transfer, column)
-    return settings.of_seeds(key, run, None if column.method in (DRAWN, MOVED, TUNED) else 1)
-
-
-def _run(settings: Settings, architecture: str, transfer: Transfer, column: Column, seed: int) -> Figures:
+def _run(architecture: str, transfer: Transfer, entry: Entry, seed: int) -> Figures:
     graph, task = _workload(SMALLEST[architecture], transfer)
-    method = column.method
-    if column.policy:
-        method += f",checkpoint={_policy(settings, architecture, transfer, column.policy, seed)}"
-    return search(graph, task, Entry(method, SECONDS, method), seed)
+    return search(graph, task, entry, seed)
 
 
 @functools.lru_cache(maxsize=1)
@@ -151,65 +122,28 @@ def _workload(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]
     return workload.colocated, problem(workload, transfer, OVER[transfer])
 
 
-def _policy(settings: Settings, architecture: str, transfer: Transfer, policy: str, seed: int) -> Path:
-    """Returns the file of a policy: the shipped one, or one that is trained here unless the file exists."""
-    ships = Policy.default(Problem("makespan"))
-    if policy == SHIPS:
-        return copy_policy(ships, settings.out)
-    without = architecture if policy == OTHERS else NOTHING
-    config = dataclasses.replace(ships.config, transfers=(transfer,))
-    names = ("wavenet",) if settings.quick else SMALLEST
-    others = [SMALLEST[name] for name in names if policy == OTHERS and name != architecture]
-    steps = _steps(settings) if others else 0
-    file = settings.out / "policies" / f"without-{without}-{transfer}-{seed}.msgpack"
-    return cached_policy(file, lambda: _trained(config, others, transfer, steps, seed))
-
-
-def _trained(config: GoSettings, workloads: Sequence[str], transfer: Transfer, steps: int, seed: int) -> Policy:
-    lessons = [_lesson(config, name, transfer) for name in workloads]
-    batches: Iterator[Batch] = (
-        {transfer: jax.tree.map(lambda leaf: leaf[None], lessons[step % len(lessons)])} for step in range(steps)
-    )
-    return imitated(config, batches, seed, ", ".join(workloads) or "nothing")
-
-
-@functools.lru_cache(maxsize=len(SMALLEST))
-def _lesson(config: GoSettings, name: str, transfer: Transfer) -> ImitationTarget:
-    graph, task = _without_limit(name, transfer)
-    instance = hint_instance(graph, task, octave_sizes(graph), config)
-    return imitation_target(graph, task, instance, config.stops, config.network.tasks)
-
-
-def _without_limit(name: str, transfer: Transfer) -> tuple[ComputationGraph, Problem]:
-    graph, task = _workload(name, transfer)
-    return graph, dataclasses.replace(task, memory_limit=None)
-
-
-def _line(row: Row) -> list[str]:
+def _line(row: Row, every: Sequence[Column]) -> list[str]:
     workload = SMALLEST[row.architecture]
-    head = [row.architecture, workload, f"{row.ops:,}", str(go.WORKLOADS[workload].devices)]
-    values = [_cell(row.figures[column.heading], "makespan", 4) for column in COLUMNS]
+    head = [workload, f"{row.ops:,}", str(go.WORKLOADS[workload].devices)]
+    values = [_cell(row.figures[column.heading], "makespan", 4) for column in every]
     return head + values + [_cell(row.figures[heading], "seconds", 1) for heading in ("zero-shot", "fine-tuned")]
 
 
-def _cell(figures: Sequence[Figures] | None, what: str, digits: int) -> str:
-    if figures is None:
-        return "not run"
+def _cell(figures: Sequence[Figures], what: str, digits: int) -> str:
     if any(one["excess"] for one in figures):
         return "OOM"
     return f"{np.mean([one[what] for one in figures]):.{digits}f}" if figures else "-"
 
 
-def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields gains of single changes at the start, and the geometric mean of each column against the start."""
-    for row in rows:
-        if row.changes:
-            every, gain, most = (row.changes[name] for name in ("all", "gain", "most"))
-            yield f"{SMALLEST[row.architecture]}: {gain:,} of {every:,} changes of one op gain, at most {most:.2f}%"
-    for heading in (column.heading for column in COLUMNS[2:]):
-        pairs = [
-            (float(np.mean([one["makespan"] for one in mine])), start[0]["makespan"])
-            for row in rows
-            if (mine := row.figures[heading]) and (start := row.figures["start"])
-        ]
-        yield from against(f"{heading} against the start", pairs)
+def _notes(rows: Sequence[Row], every: Sequence[Column]) -> Iterator[str]:
+    """Yields geometric means of columns against others, and on how many workloads fine-tuning is ahead."""
+
+    def mean(row: Row, heading: str) -> float | None:
+        figures = row.figures[heading]
+        return float(np.mean([one["makespan"] for one in figures])) if figures else None
+
+    pairs = [(column.heading, "start") for column in every[2:]]
+    for one, other in [*pairs, ("fine-tuned", "zero-shot"), ("fine-tuned", "more draws"), ("zero-shot", "untrained")]:
+        both = [(mean(row, one), mean(row, other)) for row in rows]
+        ahead = sum(mine is not None and theirs is not None and mine < theirs * (1 - NEAR) for mine, theirs in both)
+        yield from (f"{note}, ahead on {ahead}" for note in against(f"{one} against {other}", both))

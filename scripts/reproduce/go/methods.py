@@ -28,7 +28,8 @@ from reproduce.policies import copy_policy, untrained
 RULES = frozenset({"given", "list", "hlfet", "etf", "expert", "metis"})
 NEAR = 1e-3  # relative distance at which a search has reached a value
 FIGURES = ("makespan", "excess", "seconds", "evaluations")
-KINDS: dict[str, type[Policy]] = {"go": Policy, "go+": Policy, "gdp": GdpPolicy}  # GDP is played by `go`
+# All are played by `go`; "untrained" is the initial network of the policy that ships.
+KINDS: dict[str, type[Policy]] = {"go": Policy, "go+": Policy, "gdp": GdpPolicy, "untrained": Policy}
 
 
 class Entry(NamedTuple):
@@ -72,7 +73,8 @@ def entry_of(text: str, seconds: float) -> Entry:
       GraphrlError: the text after the @ is no number.
     """
     name, at, own = text.partition("@")
-    method = f"go{name.removeprefix('gdp')}" if name.partition(":")[0] == "gdp" else name
+    kind, colon, options = name.partition(":")
+    method = f"go{colon}{options}" if kind in ("gdp", "untrained") else name
     try:
         return Entry(method, float(own) if at else seconds, name)
     except ValueError:
@@ -88,22 +90,27 @@ def with_policy(entry: Entry, gdp: Path | None, folder: Path) -> Entry:
     if entry.kind is None or "checkpoint=" in entry.method:
         return entry
     joint = "," if ":" in entry.method else ":"
-    return entry._replace(method=f"{entry.method}{joint}checkpoint={copy_policy(_policy(entry.kind, gdp), folder)}")
+    return entry._replace(method=f"{entry.method}{joint}checkpoint={copy_policy(_policy(entry.name, gdp), folder)}")
 
 
 def policy_notes(entries: Sequence[Entry], gdp: Path | None) -> Iterator[str]:
     """Yields notes on the policies of some entries."""
-    for kind in dict.fromkeys(entry.kind for entry in entries if entry.kind):
-        names = " and ".join(name for name in KINDS if KINDS[name] == kind)
-        yield f"policy of {names}: {_policy(kind, gdp).note}"
+    names = dict.fromkeys(entry.name.partition(":")[0] for entry in entries if entry.kind)
+    notes = {name: _policy(name, gdp).note for name in names}
+    for note in dict.fromkeys(notes.values()):
+        yield f"policy of {' and '.join(name for name in names if notes[name] == note)}: {note}"
 
 
 @functools.cache
-def _policy(kind: type[Policy], gdp: Path | None) -> Policy:
-    """Returns the shipped policy. For GDP: the policy of a file or of a run's folder, else an untrained one."""
-    if kind is Policy:
-        return Policy.default(Problem("makespan"))
-    return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
+def _policy(name: str, gdp: Path | None) -> Policy:
+    """Returns the shipped policy, or its initial network. For GDP: the policy of a file or of a run's folder, else an
+    untrained one.
+    """
+    kind = KINDS[name.partition(":")[0]]
+    if kind is GdpPolicy:
+        return untrained(kind, kind.settings()) if gdp is None else kind.load(gdp)
+    shipped = kind.default(Problem("makespan"))
+    return untrained(kind, shipped.config) if name.startswith("untrained") else shipped
 
 
 def search(graph: ComputationGraph, problem: Problem, entry: Entry, seed: int, sizes: Sizes | None = None) -> Figures:
