@@ -18,7 +18,7 @@ from typing import Any
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
-from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
+from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, Sources, module_message, stack_frames_in
 
 # They run other computations; those of all other opcodes process single elements.
 _SEQUENTIAL = ("call", "conditional", "while")
@@ -176,6 +176,11 @@ class HloModule:
         """
         is_other_memory = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
         return 0 if is_other_memory else leaf.bytes
+
+    @functools.cached_property
+    def sources(self) -> Sources:
+        """Origins of instructions in the user's code, by `Instruction.attributes.metadata`."""
+        return Sources(self.message)
 
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Returns the names of a computation's instructions in scheduled order; as written if it has no schedule."""
@@ -359,7 +364,7 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
     if is_mlir(content):
         raise GraphError(FROM_MLIR)
     with Foreign(limits) as foreign:
-        return foreign.call("hlo_proto", with_header(content))
+        return foreign.call("hlo_proto", with_header(content)) + stack_frames_in(content)
 
 
 @functools.lru_cache(1024)
