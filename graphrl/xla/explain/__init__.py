@@ -18,18 +18,47 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from graphrl import files
-from graphrl.errors import GraphError, GraphrlError, ProblemError
+from graphrl.errors import GraphError, ProblemError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
 from graphrl.graphs.readers.hlo.head import is_hlo
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
-from graphrl.xla.explain.memory import DONATION, HOLES, IN_USE, ORDER, PADDING, WAITING, Array, Memory, is_backward
-from graphrl.xla.explain.remedies import BestOrder, best_order, lost_donations, remedies
-from graphrl.xla.explain.report import ARGUMENTS, NEEDED, OTHER, RESULTS, Cause, Explanation, Place
+from graphrl.graphs.readers.hlo.proto import Source
+from graphrl.xla.explain.memory import (
+    COLLECTIVE,
+    COLLECTIVES,
+    COPY,
+    DONATION,
+    HOLES,
+    IN_USE,
+    KEPT,
+    LAYOUT,
+    ONE_HOT,
+    ORDER,
+    PADDING,
+    WAITING,
+    Array,
+    Memory,
+    is_backward,
+)
+from graphrl.xla.explain.remedies import BestOrder, best_order, donation_saving, lost_donations, remedies
+from graphrl.xla.explain.report import ARGUMENTS, NEEDED, OTHER, RESULTS, UNLISTED, Cause, Explanation, Place
 from graphrl.xla.hook import without_disk_cache
 from graphrl.xla.topology import GPU_OPTIONS, GPUS, absent_devices, concrete_mesh
 
+_HEAD = 1 << 20  # bytes that are searched for the words of a message
 SECONDS = 5.0  # default time of the search for a better order
 _MODULES = ("*after_optimizations.hlo.pb", "*after_optimizations.txt", "*after_optimizations.hlo")  # in XLA's dumps
+# XLA's messages: of GPUs "Size: 96.00MiB", of TPUs "Size: 2.00G"; all units are binary.
+_AMOUNT = r"([\d.]+)([KMGT]?)i?B?\b"
+_MARKS = ("RESOURCE_EXHAUSTED", "Ran out of memory", "Out of memory", "Largest program allocations", "Peak buffers:")
+_SIZE, _UNPADDED = re.compile(r"\bSize: " + _AMOUNT), re.compile(r"Unpadded size: " + _AMOUNT)
+_NEEDED, _LIMIT = re.compile(r"\bUsed " + _AMOUNT), re.compile(r"\bUsed \S+ of " + _AMOUNT)
+_FRAGMENTATION = re.compile(r"temp fragmentation: +" + _AMOUNT + r"|fragmentation \(" + _AMOUNT + r"\)")
+_PARTS = tuple(
+    re.compile(pattern + _AMOUNT)
+    for pattern in (r"parameter allocation: +", r"maybe_live_out allocation: +", r"(?:temp allocation:|HLO temp) +")
+)
+_FIELD = {"op_name": r'op_name="([^"]*)', "file": r'source_file="([^"]*)', "line": r"source_line=(\d+)"}
 _TEMPORARY = re.compile(r"^allocation \d+: size (\d+),.*preallocated-temp", re.MULTILINE)
 
 
@@ -50,6 +79,7 @@ class Program(NamedTuple):
 def explain(
     step: Any,
     *args: Any,
+    message: Any = None,
     chip: str | None = None,
     mesh: Mesh | AbstractMesh | None = None,
     seconds: float = SECONDS,
@@ -68,9 +98,13 @@ def explain(
     Args:
       step: a function, with its options if it is from `jax.jit` (donated arguments matter here); or a program that is
         compiled already: the result of `lower(...)` or `lower(...).compile()`, HLO text, or the path of a file with HLO
-        or of a folder that XLA wrote (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several programs, the largest).
+        or of a folder that XLA wrote (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several programs, the largest). Or XLA's
+        message that memory ran out, its exception or a file with it: it lists the largest arrays only, so that there
+        are no remedies.
       *args: arguments of the function: arrays or `jax.ShapeDtypeStruct`s, in pytrees, with shardings if several devices
         share the program.
+      message: XLA's message that memory ran out when it compiled or ran this program: the text, the exception, or a
+        file; the explanation then states by how much.
       chip: a GPU that is not here, to compile the function for: a key of `graphrl.xla.topology.GPUS`, such as "h200",
         with the extra `gpu-compile` and JAX_PLATFORMS=cpu in the environment. By default, jax's devices.
       mesh: mesh to which the arguments' shardings refer; by default that of the arguments.
@@ -88,10 +122,17 @@ def explain(
     """
     if not 0 <= seconds < float("inf"):
         raise ProblemError(f"seconds is {seconds!r}: must be a finite number from 0")
+    if message is None and (text := _message_in(step)):
+        return explain_message(text)
     is_function = callable(step) and not hasattr(step, "runtime_executable")
     if not is_function and (args or chip is not None or mesh is not None):
         raise ProblemError("arguments, chip and mesh are for a function: this program is compiled already")
     program = _compiled(step, args, chip, mesh) if is_function else read_program(step, limits)
+    if message is not None:
+        text = _message_in(message)
+        if not text:
+            raise ProblemError("message is not XLA's message that memory ran out: it says RESOURCE_EXHAUSTED")
+        program = program._replace(limit_bytes=_stated(_LIMIT, text) or program.limit_bytes)
     return explain_program(program, seconds, seed)
 
 
@@ -106,6 +147,51 @@ def read_program(source: Any, limits: ReadLimits = DEFAULT_LIMITS) -> Program:
         path = Path(source)
         return _dumped(path, limits) if path.is_dir() else Program(_module_in(path, limits))
     return Program(parse_module(source, limits=limits))
+
+
+def explain_message(text: str) -> Explanation:
+    """Explains XLA's message that memory ran out, of a GPU ("Peak buffers") or a TPU ("Largest program allocations").
+
+    Raises:
+      GraphError: the message lists no arrays.
+    """
+    listed = [_listed(part) for part in text.split("=====") if _SIZE.search(part)]
+    if not listed:
+        raise GraphError("the message lists no arrays: give the program's module, of XLA_FLAGS=--xla_dump_to=FOLDER")
+    sizes: dict[str, int] = defaultdict(int)
+    places: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
+    for place, padding in listed:
+        sizes[place.cause] += place.bytes - padding
+        sizes[PADDING] += padding
+        places[place.cause, place.source.file, place.source.line].append(place)
+    parameters, results, temporaries = (_stated(pattern, text) for pattern in _PARTS)
+    parameters = max(parameters, sizes[ARGUMENTS])
+    temp = max(temporaries or _stated(_NEEDED, text), sum(sizes.values()) - sizes[ARGUMENTS] - results)
+    sizes[RESULTS] += results
+    sizes[HOLES] += _stated(_FRAGMENTATION, text)
+    sizes[ARGUMENTS] = parameters
+    sizes[UNLISTED] = max(0, parameters + results + temp - sum(sizes.values()))
+    causes = (Cause(key, size) for key, size in sizes.items() if size)
+    groups = [group[0]._replace(bytes=sum(p.bytes for p in group), arrays=len(group)) for group in places.values()]
+    return Explanation(
+        program="the program of the message",
+        argument_bytes=parameters,
+        result_bytes=results,
+        temp_bytes=temp,
+        is_measured=True,
+        predicted_bytes=temp,
+        live_bytes=temp - sizes[HOLES],
+        bound_bytes=0,
+        best_bytes=temp,
+        causes=tuple(sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes))),
+        places=tuple(sorted(groups, key=lambda place: -place.bytes)),
+        remedies=(),
+        peak=Source(),
+        timeline={},
+        peak_time=0,
+        backward_time=None,
+        limit_bytes=_stated(_LIMIT, text) or None,
+    )
 
 
 def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -> Explanation:
@@ -124,8 +210,6 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
     arguments = sum(module.device_bytes(leaf) for p in module.entry.parameters for _, leaf in p.shape.leaves)
     written = {alias.output_index for alias in module.input_output_aliases}
     results = sum(module.device_bytes(leaf) for at, leaf in module.entry.root.shape.leaves if at not in written)
-    running = next(node for node in memory.predictor.buffers.flow.nodes if node.instruction is memory.running[memory.peak])
-    backward = (time for time, i in memory.running.items() if is_backward(module.sources[i.attributes.metadata].op_name))
     return Explanation(
         program=module.name,
         argument_bytes=arguments,
@@ -139,10 +223,10 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
         causes=tuple(_causes(memory, best, arguments, results, temp)),
         places=tuple(_places(memory)),
         remedies=tuple(remedies(memory, best, arguments + results + temp)),
-        peak=memory.source(running),
+        peak=memory.source(memory.running[memory.peak]),
         timeline=memory.by_cause(),
         peak_time=memory.peak,
-        backward_time=min(backward, default=None),
+        backward_time=memory.backward_time,
         limit_bytes=program.limit_bytes,
     )
 
@@ -154,11 +238,11 @@ def _causes(memory: Memory, best: BestOrder, arguments: int, results: int, temp:
         sizes[PADDING] += array.padding
         sizes[memory.cause_at(array, memory.peak)] += array.bytes - array.padding
     live = int(memory.live[memory.peak])
-    sizes[ORDER] = min(sizes[WAITING], max(0, live - best.live_bytes))
+    sizes[ORDER] = max(0, min(sizes[WAITING], live - best.live_bytes, memory.assignment.temp_bytes - best.temp_bytes))
     sizes[WAITING] -= sizes[ORDER]
     sizes[HOLES] = memory.assignment.temp_bytes - live
     sizes[OTHER] = temp - memory.assignment.temp_bytes
-    sizes[DONATION] = sum(lost_donations(memory.module).values())
+    sizes[DONATION] = max(0, donation_saving(memory, lost_donations(memory.module)))
     sizes |= {ARGUMENTS: arguments, RESULTS: results - sizes[DONATION]}
     causes = [Cause(key, size) for key, size in sizes.items() if size]
     yield from sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes))
@@ -231,6 +315,55 @@ def _dumped(folder: Path, limits: ReadLimits) -> Program:
         return program
     sizes = map(int, _TEMPORARY.findall(assignment.read_text(encoding="utf-8", errors="replace")))
     return program._replace(temp_bytes=sum(sizes))
+
+
+def _message_in(source: Any) -> str:
+    """Returns XLA's message that memory ran out, of a text, an exception or a file; "" if it is none."""
+    if isinstance(source, BaseException):
+        return str(source)
+    if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_hlo(source.encode())):
+        return ""
+    text = str(source)
+    if "\n" not in text and os.path.isfile(text):
+        with open(text, "rb") as file:
+            head = file.read(_HEAD)
+            if is_hlo(head) or not any(mark.encode() in head for mark in _MARKS):
+                return ""
+            text = (head + file.read()).decode(errors="replace")
+    return text if any(mark in text for mark in _MARKS) else ""
+
+
+def _listed(part: str) -> tuple[Place, int]:
+    """Parses an array that a message lists; also returns the bytes of its padding."""
+    values = {name: (re.search(pattern, part) or ("", ""))[1] for name, pattern in _FIELD.items()}
+    source = Source(values["op_name"], values["file"], int(values["line"] or 0))
+    shape = re.search(r"(?:Shape|Subshape): ([a-z]\w*\[[\d,]*\])", part)
+    label = re.search(r"XLA [Ll]abel: %?(?:[\w.-]+ = (?:\S+ )?)?([\w-]+)", part)
+    size = _stated(_SIZE, part)
+    unpadded = _stated(_UNPADDED, part) if _UNPADDED.search(part) else size
+    is_argument = "Parameter" in part.replace("Allocation type: HLO temp", "")
+    cause = ARGUMENTS if is_argument else _cause_of(source.op_name, label[1] if label else "")
+    return Place(source, cause, size, 1, shape[1] if shape else ""), max(0, size - unpadded)
+
+
+def _cause_of(op_name: str, opcode: str) -> str:
+    """Returns the cause of an array by its names alone."""
+    if opcode.startswith(COLLECTIVES):
+        return COLLECTIVE
+    if "one_hot" in op_name:
+        return ONE_HOT
+    if opcode in ("copy", "transpose"):
+        return LAYOUT if opcode == "transpose" else COPY
+    return KEPT if "jvp(" in op_name and not is_backward(op_name) else IN_USE
+
+
+def _stated(pattern: re.Pattern[str], text: str) -> int:
+    """Returns the bytes that a message states after a pattern; 0 if it does not."""
+    match = pattern.search(text)
+    if match is None:
+        return 0
+    number, unit = [group for group in match.groups() if group is not None]
+    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
 def _module_in(path: Path, limits: ReadLimits) -> HloModule:

@@ -44,7 +44,7 @@ CAUSES = {
     PADDING: "padding",
     DONATION: "results that could be in donated arguments",
 }
-_COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-", "reduce-scatter", "ragged-all-to-all")
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-", "reduce-scatter", "ragged-all-to-all")
 _ENTRY_POINTS = ("parameter", "while", "conditional", "call")  # values here are phis or arguments
 _MOVES = frozenset(str.split("parameter bitcast reshape convert copy transpose"))
 _CHEAP = _MOVES | frozenset(
@@ -53,6 +53,7 @@ _CHEAP = _MOVES | frozenset(
         "select subtract tanh"
     )
 )
+_FILLING = frozenset(str.split("bitcast broadcast constant copy get-tuple-element iota parameter tuple"))
 _INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 _NOT_READERS = frozenset(str.split("tuple get-tuple-element bitcast while conditional call parameter opt-barrier"))
 LEAST_EXPANSION = {ONE_HOT: 4, BROADCAST: 2}  # least size of a result relative to its operands
@@ -144,10 +145,21 @@ class Memory:
         return {**result, IN_USE: used, WAITING: self.over_time(groups[IN_USE]) - used}
 
     @functools.cached_property
-    def running(self) -> dict[int, Instruction]:
+    def running(self) -> dict[int, Node]:
         """The instruction at each time."""
         flow, time = self.predictor.buffers.flow, self.assignment.ranges.time
-        return {int(time[k]): node.instruction for k, node in enumerate(flow.nodes)}
+        return {int(time[k]): node for k, node in enumerate(flow.nodes)}
+
+    @functools.cached_property
+    def backward_time(self) -> int | None:
+        """Time of the first instruction of the backward pass that computes more than a constant; None without one."""
+        computing = (
+            time
+            for time, node in self.running.items()
+            if is_backward(self.module.sources[node.instruction.attributes.metadata].op_name)
+            and not _opcodes(self.module, node.instruction) <= _FILLING
+        )
+        return min(computing, default=None)
 
     @functools.cached_property
     def writers(self) -> dict[int, tuple[Node, ...]]:
@@ -225,15 +237,12 @@ class Memory:
             padding = max(0, shape.bytes - shape.unpadded_bytes) if shape.tiles else self._padded(node)
             cause = self._cause(span.buffer, node, value.part)
             source = self.source(node)
-            yield Array(
-                span.buffer, span.bytes, padding, span.first, span.last, node.instruction, source, shape, cause
-            )
+            yield Array(span.buffer, span.bytes, padding, span.first, span.last, node.instruction, source, shape, cause)
 
     def _padded(self, node: Node) -> int:
         """Returns the bytes that an instruction adds to its operand if all that it does is to pad it."""
         i = node.instruction
-        inside = self.module.computations[i.called[0]].instructions if i.opcode == "fusion" else (i,)
-        opcodes = {each.opcode for each in inside}
+        opcodes = _opcodes(self.module, i)
         if "pad" not in opcodes or not opcodes <= _MOVES | {"pad", "constant"}:
             return 0
         by_name = self.predictor.buffers.flow.computations[node.computation].by_name
@@ -241,7 +250,7 @@ class Memory:
 
     def _cause(self, buffer: int, node: Node, part: int) -> str:
         i = node.instruction
-        if i.opcode.startswith(_COLLECTIVES) or any(_has_collective(self.module, name) for name in i.called):
+        if i.opcode.startswith(COLLECTIVES) or any(_has_collective(self.module, name) for name in i.called):
             return COLLECTIVE
         if i.opcode == "custom-call" and len(node.parts) > 2 and part and node.parts[part][1].dtype in ("s8", "u8"):
             return LIBRARY
@@ -327,15 +336,21 @@ def _computes(node: Node) -> bool:
     return node.instruction.opcode not in ("copy", "broadcast", "constant")
 
 
+def _opcodes(module: HloModule, i: Instruction) -> set[str]:
+    """Returns the opcodes of an instruction; of a fusion, those of the instructions inside."""
+    inside = module.computations[i.called[0]].instructions if i.opcode == "fusion" else (i,)
+    return {each.opcode for each in inside}
+
+
 def _has_collective(module: HloModule, name: str) -> bool:
-    return any(i.opcode.startswith(_COLLECTIVES) for i in module.computations[name].instructions)
+    return any(i.opcode.startswith(COLLECTIVES) for i in module.computations[name].instructions)
 
 
 def _written_by(module: HloModule, computation: Computation, i: Instruction) -> str:
     """Returns the cause of an array that follows from the instruction that writes it; "" if none does."""
     scope = module.computations[i.called[0]] if i.opcode == "fusion" else None
     inside = scope.instructions if scope else (i,)
-    opcodes = {each.opcode for each in inside}
+    opcodes = _opcodes(module, i)
     operands = [computation.by_name[name].shape for name in dict.fromkeys(i.operands)]
     read, size = sum(shape.leaf_bytes for shape in operands), i.shape.leaf_bytes
     if opcodes <= _MOVES and not i.shape.is_tuple and size == read:

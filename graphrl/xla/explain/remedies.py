@@ -18,6 +18,7 @@ from graphrl.graphs.readers.hlo.proto import Source
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.readers.hlo.work import known_trips
 from graphrl.graphs.roofline import DEFAULT_CHIP
+from graphrl.xla.assignment import Schedule
 from graphrl.xla.donation import preserve_donation
 from graphrl.xla.explain.memory import (
     BROADCAST,
@@ -57,12 +58,14 @@ class Remedy(NamedTuple):
       action: what to do, in one line.
       saves: predicted saving in bytes of the program's total.
       source: place in the user's code; empty if it is of the whole program.
+      budget: of "recompute" and "offload", the `budget` of `graphrl.checkpoint`; else None.
     """
 
     kind: str
     action: str
     saves: int
     source: Source = Source()
+    budget: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +76,13 @@ class BestOrder:
       bound: lower bound on the bytes of temporaries in any order that computes each value once.
       temp_bytes: temporaries in the best order found; those of the program's own if none is better.
       live_bytes: most bytes of arrays at one time in this order.
+      schedule: the order, by computation; empty if none is better.
     """
 
     bound: int
     temp_bytes: int
     live_bytes: int
+    schedule: Schedule = dataclasses.field(default_factory=dict)
 
 
 def remedies(memory: Memory, best: BestOrder, total: int) -> list[Remedy]:
@@ -137,25 +142,34 @@ def best_order(module: HloModule, memory: Memory, seconds: float, seed: int = 0)
         return BestOrder(0, before, int(memory.live[memory.peak]))
     if schedule == own:
         return BestOrder(int(min(bound, before)), before, int(memory.live[memory.peak]))
-    ordered = Memory(base).assign(schedule)
+    memory_of_base = Memory(base)
+    ordered = memory_of_base.assign(schedule)
     if ordered.temp_bytes + donation.lost_bytes >= before:
         return BestOrder(int(min(bound, before)), before, int(memory.live[memory.peak]))
-    return BestOrder(int(bound), ordered.temp_bytes + donation.lost_bytes, Memory(base).live_peak(ordered))
+    return BestOrder(int(bound), ordered.temp_bytes + donation.lost_bytes, memory_of_base.live_peak(ordered), schedule)
 
 
-def lost_donations(module: HloModule) -> dict[OutputAlias, int]:
-    """Pairs results with arguments of the same shape whose buffers they could have: the pair -> bytes."""
+def lost_donations(module: HloModule) -> list[OutputAlias]:
+    """Pairs results with arguments of the same shape whose buffers they could have."""
     taken = {(alias.parameter, alias.parameter_index) for alias in module.input_output_aliases}
     written = {alias.output_index for alias in module.input_output_aliases}
     free: dict[object, list[int]] = collections.defaultdict(list)
     for number, parameter in reversed(list(enumerate(module.entry.parameters))):
         if (number, ()) not in taken and not parameter.shape.is_tuple:
             free[parameter.shape].append(number)
-    pairs = {}
+    pairs = []
     for index, leaf in module.entry.root.shape.leaves:
         if index not in written and leaf.bytes and free[leaf]:
-            pairs[OutputAlias(index, free[leaf].pop(), (), False)] = module.device_bytes(leaf)
+            pairs.append(OutputAlias(index, free[leaf].pop(), (), False))
     return pairs
+
+
+def donation_saving(memory: Memory, aliases: Iterable[OutputAlias]) -> int:
+    """Returns the bytes that a program saves if it writes these results into arguments."""
+    module, aliases = memory.module, tuple(aliases)
+    donated = dataclasses.replace(module, input_output_aliases=(*module.input_output_aliases, *aliases))
+    results = sum(module.device_bytes(module.entry.root.shape.at(alias.output_index)) for alias in aliases)
+    return results + memory.assignment.temp_bytes - Memory(donated).assignment.temp_bytes
 
 
 def _donations(memory: Memory) -> Iterator[Remedy]:
@@ -167,15 +181,13 @@ def _donations(memory: Memory) -> Iterator[Remedy]:
     if len(groups) > 1:
         groups = {", ".join(groups): [alias for aliases in groups.values() for alias in aliases], **groups}
     for names, aliases in groups.items():
-        donated = dataclasses.replace(module, input_output_aliases=(*module.input_output_aliases, *aliases))
-        results = sum(module.device_bytes(module.entry.root.shape.at(alias.output_index)) for alias in aliases)
-        saves = results + memory.assignment.temp_bytes - Memory(donated).assignment.temp_bytes
         quoted = ", ".join(repr(name) for name in names.split(", "))
-        yield Remedy("donate", f"donate {names}: jax.jit(step, donate_argnames=({quoted},))", saves)
+        action = f"donate {names}, if unused afterwards: jax.jit(step, donate_argnames=({quoted},))"
+        yield Remedy("donate", action, donation_saving(memory, aliases))
 
 
 def _argument(parameter: Instruction, module: HloModule) -> str:
-    """Returns the name of the user's argument that a parameter is a part of, as jax writes it: `state` of state['w']."""
+    """Returns the name of the user's argument that a parameter is a part of: `state` of jax's state['w']."""
     name = module.sources[parameter.attributes.metadata].op_name or parameter.name
     match = re.match(r"\w+", name)
     return match[0] if match else name
@@ -205,10 +217,10 @@ def _recomputation(memory: Memory, present: Sequence[Array], saving: Saving) -> 
     text = f"recompute instead of keeping: graphrl.checkpoint(loss, budget={share:g})"
     if stacked:
         text += ", or jax.checkpoint around the loop's body"
-    yield Remedy("recompute", text, saving([*stacked, *cheap], again), kept[0].source)
+    yield Remedy("recompute", text, saving([*stacked, *cheap], again), _main_source([*stacked, *cheap] or kept), share)
     moving = sum(loop.slice_bytes for loop in loops) + max((array.bytes for array in flat), default=0)
     text = f"offload to the host's memory: graphrl.checkpoint(loss, budget={share:g}, offload=True)"
-    yield Remedy("offload", text, saving(kept, 2 * moving), kept[0].source)
+    yield Remedy("offload", text, saving(kept, 2 * moving), _main_source(kept), share)
 
 
 class _Stacks(NamedTuple):
@@ -273,6 +285,14 @@ def _kind(array: Array) -> tuple[object, ...]:
     return (_NUMBER.sub("#", array.source.op_name), array.source.file, array.source.line, array.shape)
 
 
+def _main_source(arrays: Sequence[Array]) -> Source:
+    """Returns the line with the most bytes."""
+    sizes: dict[Source, int] = collections.defaultdict(int)
+    for array in arrays:
+        sizes[array.source._replace(op_name="")] += array.bytes
+    return max(sizes, key=sizes.__getitem__)
+
+
 def _one_of_each(arrays: Sequence[Array]) -> int:
     return sum({_kind(array): array.bytes for array in arrays}.values())
 
@@ -307,7 +327,9 @@ def _loops(memory: Memory, present: Sequence[Array]) -> Iterator[Remedy]:
     other.
     """
     kept = list(_stacks(memory, [array for array in present if array.cause == KEPT]))
-    filled = [a for a in present if a.cause == LOOP and is_backward(a.source.op_name) and _updates(memory.module, a.writer)]
+    filled = [
+        a for a in present if a.cause == LOOP and is_backward(a.source.op_name) and _updates(memory.module, a.writer)
+    ]
     for loop in kept:
         read = sum(array.bytes for array in loop.stacks)
         written = sum(array.bytes for array in filled if array.shape.dims[:1] == (loop.trips,))

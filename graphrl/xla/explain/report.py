@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from graphrl.colours import BRIGHT, COLOURS, FAINT, GREY, GRID, LIMIT, PALE, TEXT, WORSE
-from graphrl.errors import shortened
+from graphrl.errors import GraphrlError, shortened
 from graphrl.graphs.readers.hlo.proto import Source
 from graphrl.units import align_columns, byte_unit, format_bytes
 from graphrl.xla.explain.memory import (
@@ -18,16 +17,12 @@ from graphrl.xla.explain.memory import (
     CAUSES,
     COLLECTIVE,
     COPY,
-    DONATION,
-    HOLES,
     IN_USE,
     KEPT,
     LAYOUT,
     LIBRARY,
     LOOP,
     ONE_HOT,
-    ORDER,
-    PADDING,
     WAITING,
 )
 from graphrl.xla.explain.remedies import Remedy
@@ -36,21 +31,23 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only pictures
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ARGUMENTS, RESULTS, OTHER = "arguments", "results", "other"
+ARGUMENTS, RESULTS, OTHER, UNLISTED = "arguments", "results", "other", "unlisted"
 TITLES = {
     **CAUSES,
     ARGUMENTS: "arguments",
     RESULTS: "results",
     OTHER: "of XLA's figure, not in graphrl's model",
+    UNLISTED: "not listed in the message",
 }
-NEEDED = (IN_USE, WAITING, LOOP, LIBRARY, ARGUMENTS, RESULTS, OTHER)  # bytes that no remedy here is for
+NEEDED = (IN_USE, WAITING, LOOP, LIBRARY, ARGUMENTS, RESULTS, OTHER, UNLISTED)  # bytes that no remedy here is for
 PLACES, REMEDIES = 12, 10  # most lines of a table
+LEAST_SHOWN = 0.002  # share of the total: smaller parts are one row of the table
 _COLUMNS = 1500  # most points of the picture
 _COLOUR_OF = {
     ARGUMENTS: PALE, RESULTS: "#D5D5D5", KEPT: BRIGHT[0], ONE_HOT: BRIGHT[1], LAYOUT: BRIGHT[2], BROADCAST: BRIGHT[3],
     COLLECTIVE: BRIGHT[4], COPY: BRIGHT[5], LOOP: BRIGHT[6], LIBRARY: COLOURS[7], IN_USE: "#8899AA", WAITING: "#C9B8DA",
 }  # fmt: skip
-_TRANSFORMS = re.compile(r"^(jit|pjit|jvp|transpose|vmap|checkpoint|rematted_computation|while|body|cond|closed_call)\b")
+_STRUCTURE = ("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation")  # words of op names
 
 
 class Cause(NamedTuple):
@@ -145,8 +142,11 @@ class Explanation:
           The figure. Notebooks show it.
 
         Raises:
-          GraphrlError: the file cannot be written, or its ending is not that of a picture.
+          GraphrlError: the file cannot be written; its ending is not that of a picture; or it is the explanation of a
+            message, which has no timeline.
         """
+        if not self.timeline:
+            raise GraphrlError("a message does not say when arrays are there: give the program's module for a picture")
         from graphrl.plan.plot import write_figure
 
         figure = _figure(self)
@@ -184,27 +184,32 @@ class Explanation:
 
     def _causes_table(self) -> list[str]:
         rows = [("why", "bytes", "share")]
-        for cause in (*self.causes, None):
-            title, size = ("total", self.total_bytes) if cause is None else (cause.title, cause.bytes)
+        least = LEAST_SHOWN * self.total_bytes
+        small = sum(cause.bytes for cause in self.causes if cause.bytes < least)
+        large = [(cause.title, cause.bytes) for cause in self.causes if cause.bytes >= least]
+        for title, size in (*large, *([("all others", small)] if small else []), ("total", self.total_bytes)):
             rows.append((title, format_bytes(size), f"{size / max(1, self.total_bytes):.0%}"))
         return align_columns(rows, left=1)
 
     def _places_table(self) -> list[str]:
-        if not self.places:
+        shown = [place for place in self.places if place.bytes >= LEAST_SHOWN * self.total_bytes][:PLACES]
+        if not shown:
             return []
-        rows = [("where, at the peak", "bytes", "", "")]
-        for place in self.places[:PLACES]:
-            count = f"{place.arrays} x, largest " if place.arrays > 1 else ""
-            what = f"  {count}{place.shape} of {short_name(place.source.op_name)}: {TITLES[place.cause]}"
-            rows.append((line_of(place.source), format_bytes(place.bytes), "", what))
+        rows = [("where, at the peak", "bytes", "")]
+        for place in shown:
+            count = f"{place.arrays} arrays, the largest " if place.arrays > 1 else ""
+            what = f"  {TITLES[place.cause]}: {count}{place.shape} of {short_name(place.source.op_name)}"
+            rows.append((line_of(place.source), format_bytes(place.bytes), what))
         lines = [line.rstrip() for line in _with_text_last(rows)]
-        left = self.places[PLACES:]
+        left = self.places[len(shown) :]
         if left:
             lines.append(f"and {format_bytes(sum(place.bytes for place in left))} of {len(left)} more places")
+        if not self.timeline:
+            return lines
         return [*lines, f"at the peak runs {short_name(self.peak.op_name)}, {line_of(self.peak)}"]
 
     def _order_lines(self) -> list[str]:
-        if not self.temp_bytes:
+        if not self.temp_bytes or not self.timeline:
             return []
         best = "no better order found"
         if self.best_bytes < self.predicted_bytes:
@@ -212,8 +217,10 @@ class Explanation:
         return [f"temporaries in any order: at least {format_bytes(self.bound_bytes)}; {best}"]
 
     def _remedies_table(self) -> list[str]:
+        if not self.timeline:
+            return ["give the program's module too for what would help: XLA_FLAGS=--xla_dump_to=FOLDER writes it"]
         if not self.remedies:
-            return ["no remedy found that saves anything"] if self.timeline else []
+            return ["no remedy found that saves anything"]
         rows = [("what would help (predicted, not additive)", "saves", "leaves", "")]
         for remedy in self.remedies[:REMEDIES]:
             at = f" ({line_of(remedy.source)})" if remedy.source.line else ""
@@ -237,9 +244,10 @@ def line_of(source: Source) -> str:
 
 
 def short_name(op_name: str) -> str:
-    """Returns the end of jax's op name without its transformations: "layer/tanh"."""
-    words = [word for word in op_name.split(";")[0].split("/") if word and not _TRANSFORMS.match(word)]
-    return shortened("/".join(words[-2:])) if words else "an instruction of XLA's"
+    """Returns the end of jax's op name without its transformations: "_one_hot/eq" of "jit(f)/jvp(jit(_one_hot))/eq"."""
+    words = (word.rpartition("(")[2].rstrip(")") for word in op_name.split(";")[0].split("/")[1:])
+    kept = [word for word in words if word and word not in _STRUCTURE]
+    return shortened("/".join(kept[-2:])) if kept else "an instruction of XLA's"
 
 
 def _figure(explanation: Explanation) -> "Figure":
@@ -263,7 +271,7 @@ def _figure(explanation: Explanation) -> "Figure":
     ax.set_xlim(times[0] - 0.5, times[-1] + 0.5)
     ax.set_ylim(0, 1.18 * explanation.total_bytes / scale)
     ax.set_ylabel(unit)
-    ax.set_xlabel("instructions of XLA's schedule")
+    ax.set_xlabel("instructions of XLA's schedule, those of a loop once")
     ax.grid(axis="y", color=GRID)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)

@@ -205,6 +205,32 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
         raise GraphError(f"{source}: {error}") from None
 
 
+def as_program(module: HloModule, computation: Computation) -> HloModule:
+    """Returns the module with another of its computations as entry, to plan that like a program.
+
+    The arguments of the computation belong to its caller. A loop body writes its results over its arguments:
+    `input_output_aliases` of the returned module declares that.
+    """
+    if computation is module.entry:
+        return module
+    runs = [i for c in module.sequential for i in c.instructions if computation.name in i.called]
+    aliases: tuple[OutputAlias, ...] = ()
+    if any(i.opcode == "while" and i.called[0] == computation.name for i in runs):
+        aliases = tuple(OutputAlias(at, 0, at, True) for at, _ in computation.root.shape.leaves)
+    return dataclasses.replace(module, entry=computation, input_output_aliases=aliases)
+
+
+def put_back(module: HloModule, program: HloModule) -> HloModule:
+    """Restores the entry of a module after changes; the inverse of `as_program`.
+
+    Args:
+      module: the original module.
+      program: the result of `as_program`, changed.
+    """
+    entry = program.computations[module.entry.name]
+    return dataclasses.replace(program, entry=entry, input_output_aliases=module.input_output_aliases)
+
+
 def fingerprint(module: HloModule) -> str:
     """Computes the SHA-256 of a module's program, in hexadecimal.
 

@@ -107,7 +107,12 @@ _TABLE: dict[str, dict[str, str]] = {
         "kind": "4 int32",
     },
     "InputOutputAlias": {"entries": "1 AliasEntry*"},
-    "Metadata": {"op_name": "2 string", "source_file": "3 string", "source_line": "4 int32", "stack_frame_id": "15 int32"},
+    "Metadata": {
+        "op_name": "2 string",
+        "source_file": "3 string",
+        "source_line": "4 int32",
+        "stack_frame_id": "15 int32",
+    },
     "FileLocation": {"file_name_id": "1 int32", "function_name_id": "2 int32", "line": "3 int32"},
     "StackFrame": {"file_location_id": "1 int32", "parent_frame_id": "2 int32"},
     "StackFrames": {
