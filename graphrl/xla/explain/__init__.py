@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,13 +40,14 @@ from graphrl.xla.explain.memory import (
     Memory,
     is_backward,
 )
-from graphrl.xla.explain.remedies import BestOrder, best_order, donation_saving, lost_donations, remedies
+from graphrl.xla.explain.remedies import BestOrder, Remedy, best_order, donations, remedies
 from graphrl.xla.explain.report import ARGUMENTS, NEEDED, OTHER, RESULTS, UNLISTED, Cause, Explanation, Place
 from graphrl.xla.hook import without_disk_cache
 from graphrl.xla.topology import GPU_OPTIONS, GPUS, absent_devices, concrete_mesh
 
 _HEAD = 1 << 20  # bytes that are searched for the words of a message
 SECONDS = 5.0  # default time of the search for a better order
+DONATION_SECONDS = 1.0  # time of the search for each donation's order
 _MODULES = ("*after_optimizations.hlo.pb", "*after_optimizations.txt", "*after_optimizations.hlo")  # in XLA's dumps
 # XLA's messages: of GPUs "Size: 96.00MiB", of TPUs "Size: 2.00G"; all units are binary.
 _AMOUNT = r"([\d.]+)([KMGT]?)i?B?\b"
@@ -108,7 +109,7 @@ def explain(
       chip: a GPU that is not here, to compile the function for: a key of `graphrl.xla.topology.GPUS`, such as "h200",
         with the extra `gpu-compile` and JAX_PLATFORMS=cpu in the environment. By default, jax's devices.
       mesh: mesh to which the arguments' shardings refer; by default that of the arguments.
-      seconds: time to search for a better order; 0 for none.
+      seconds: time to search for a better order, and at most 1 s for the order of each donation; 0 for none.
       seed: seed of that search.
       limits: limits on time and memory for reading HLO text.
 
@@ -205,7 +206,7 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
         fault = "it has no schedule: must be a module as XLA compiled it, of compiled.as_text() or a dump's"
         raise GraphError(f"{module.name}: {fault} *after_optimizations.txt")
     memory = Memory(module)
-    best = best_order(module, memory, seconds, seed)
+    best, donating = best_order(memory, seconds, seed), donations(memory, min(seconds, DONATION_SECONDS), seed)
     temp = memory.assignment.temp_bytes if program.temp_bytes is None else program.temp_bytes
     arguments = sum(module.device_bytes(leaf) for p in module.entry.parameters for _, leaf in p.shape.leaves)
     written = {alias.output_index for alias in module.input_output_aliases}
@@ -220,9 +221,9 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
         live_bytes=int(memory.live[memory.peak]),
         bound_bytes=best.bound,
         best_bytes=best.temp_bytes,
-        causes=tuple(_causes(memory, best, arguments, results, temp)),
+        causes=tuple(_causes(memory, donating, best, arguments, results, temp)),
         places=tuple(_places(memory)),
-        remedies=tuple(remedies(memory, best, arguments + results + temp)),
+        remedies=tuple(remedies(memory, donating, best, arguments + results + temp)),
         peak=memory.source(memory.running[memory.peak]),
         timeline=memory.by_cause(),
         peak_time=memory.peak,
@@ -231,7 +232,9 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
     )
 
 
-def _causes(memory: Memory, best: BestOrder, arguments: int, results: int, temp: int) -> Iterator[Cause]:
+def _causes(
+    memory: Memory, donating: Sequence[Remedy], best: BestOrder, arguments: int, results: int, temp: int
+) -> Iterator[Cause]:
     """Yields the parts of the program's total: those that can be avoided first, the largest first."""
     sizes: dict[str, int] = defaultdict(int)
     for array in memory.at(memory.peak):
@@ -242,7 +245,7 @@ def _causes(memory: Memory, best: BestOrder, arguments: int, results: int, temp:
     sizes[WAITING] -= sizes[ORDER]
     sizes[HOLES] = memory.assignment.temp_bytes - live
     sizes[OTHER] = temp - memory.assignment.temp_bytes
-    sizes[DONATION] = max(0, donation_saving(memory, lost_donations(memory.module)))
+    sizes[DONATION] = max([0, *(min(results, remedy.saves) for remedy in donating)])
     sizes |= {ARGUMENTS: arguments, RESULTS: results - sizes[DONATION]}
     causes = [Cause(key, size) for key, size in sizes.items() if size]
     yield from sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes))

@@ -38,6 +38,7 @@ from graphrl.xla.settings import Settings
 
 LEAST_SHARE = 0.005  # of the program's bytes: smaller savings are left out
 _COUNTER_BYTES = 64  # values that a loop carries and that are smaller count nothing
+_DONATIONS = 3  # most arguments whose donation alone is evaluated
 _REPEATED = 4  # arrays of one kind that show unrolled layers
 _NUMBER = re.compile(r"\d+")
 _EXPENSIVE = frozenset(("convolution", "custom-call", "dot", "fft", "sort", "while"))
@@ -85,11 +86,12 @@ class BestOrder:
     schedule: Schedule = dataclasses.field(default_factory=dict)
 
 
-def remedies(memory: Memory, best: BestOrder, total: int) -> list[Remedy]:
+def remedies(memory: Memory, donating: Sequence[Remedy], best: BestOrder, total: int) -> list[Remedy]:
     """Lists the remedies that save something, the largest saving first.
 
     Args:
       memory: memory of the program.
+      donating: `donations` of it.
       best: the best order.
       total: bytes of the program's arguments, results and temporaries.
     """
@@ -102,7 +104,7 @@ def remedies(memory: Memory, best: BestOrder, total: int) -> list[Remedy]:
         return before - memory.assign(without=removed).temp_bytes - again
 
     candidates = [
-        *_donations(memory),
+        *donating,
         *_recomputation(memory, present, saving),
         *_unfused(memory, present, saving),
         *_repetitions(memory, present, saving),
@@ -118,35 +120,42 @@ def remedies(memory: Memory, best: BestOrder, total: int) -> list[Remedy]:
     return sorted((r for r in candidates if r.saves >= least), key=lambda remedy: -remedy.saves)
 
 
-def best_order(module: HloModule, memory: Memory, seconds: float, seed: int = 0) -> BestOrder:
-    """Searches for the order of a module's instructions with the least memory.
+def best_order(memory: Memory, seconds: float, seed: int = 0) -> BestOrder:
+    """Searches for the order of a program's instructions with the least memory.
 
     Args:
-      module: the module.
-      memory: its memory.
+      memory: memory of the program.
       seconds: search time in seconds; 0 for the bound alone.
       seed: seed of the search.
     """
-    before = memory.assignment.temp_bytes
+    best = _searched(memory, seconds, seed)
+    try:
+        base = preserve_donation(memory.module).module
+        sequence = best.schedule.get(base.entry.name) or base.order(base.entry)
+        bound = temp_bound(read_hlo(base, chip=DEFAULT_CHIP), sequence)
+    except GraphrlError:  # a program that graphrl cannot read as a graph
+        return best
+    return dataclasses.replace(best, bound=int(min(bound, best.temp_bytes)))
+
+
+def _searched(memory: Memory, seconds: float, seed: int) -> BestOrder:
+    """Returns the best order found, without a bound; the program's own if no other is better."""
+    module, before = memory.module, memory.assignment.temp_bytes
+    present = BestOrder(0, before, int(memory.live[memory.peak]))
+    if not seconds or any(i.opcode == "conditional" for c in module.sequential for i in c.instructions):
+        return present
     try:
         donation = preserve_donation(module)
-        base = donation.module
+        base, settings = donation.module, Settings(seconds=seconds, seed=seed, cache=False)
         own = {c.name: base.order(c) for c in base.sequential}
-        schedule = own
-        if seconds and not any(i.opcode == "conditional" for c in base.sequential for i in c.instructions):
-            settings = Settings(seconds=seconds, seed=seed, cache=False)
-            end = time.perf_counter() + seconds
-            schedule = dict(search_orders(base, targets_of(base), [own], settings, end, LEAST_SHARE * before).schedule)
-        bound = temp_bound(read_hlo(base, chip=DEFAULT_CHIP), schedule[base.entry.name])
-    except GraphrlError:  # a program that graphrl cannot reorder; its own order is the best known
-        return BestOrder(0, before, int(memory.live[memory.peak]))
-    if schedule == own:
-        return BestOrder(int(min(bound, before)), before, int(memory.live[memory.peak]))
-    memory_of_base = Memory(base)
-    ordered = memory_of_base.assign(schedule)
-    if ordered.temp_bytes + donation.lost_bytes >= before:
-        return BestOrder(int(min(bound, before)), before, int(memory.live[memory.peak]))
-    return BestOrder(int(bound), ordered.temp_bytes + donation.lost_bytes, memory_of_base.live_peak(ordered), schedule)
+        end = time.perf_counter() + seconds
+        schedule = search_orders(base, targets_of(base), [own], settings, end, LEAST_SHARE * before).schedule
+    except GraphrlError:
+        return present
+    reordered = Memory(base)
+    ordered = reordered.assign(schedule)
+    needed = ordered.temp_bytes + donation.lost_bytes
+    return present if needed >= before else BestOrder(0, needed, reordered.live_peak(ordered), schedule)
 
 
 def lost_donations(module: HloModule) -> list[OutputAlias]:
@@ -164,26 +173,38 @@ def lost_donations(module: HloModule) -> list[OutputAlias]:
     return pairs
 
 
-def donation_saving(memory: Memory, aliases: Iterable[OutputAlias]) -> int:
-    """Returns the bytes that a program saves if it writes these results into arguments."""
-    module, aliases = memory.module, tuple(aliases)
-    donated = dataclasses.replace(module, input_output_aliases=(*module.input_output_aliases, *aliases))
-    results = sum(module.device_bytes(module.entry.root.shape.at(alias.output_index)) for alias in aliases)
-    return results + memory.assignment.temp_bytes - Memory(donated).assignment.temp_bytes
+def donations(memory: Memory, seconds: float, seed: int = 0) -> list[Remedy]:
+    """Lists remedies for lost donations: of all arguments together, and of each argument of the user's function.
 
+    XLA schedules a program with donated arguments so that results do not wait, so the saving is that of a good order.
 
-def _donations(memory: Memory) -> Iterator[Remedy]:
-    """Yields one remedy for each argument of the user's function that has parts to donate, and one for all of them."""
+    Args:
+      memory: memory of the program.
+      seconds: time to search for that order, for each remedy.
+      seed: seed of the search.
+    """
     module = memory.module
     groups: dict[str, list[OutputAlias]] = collections.defaultdict(list)
     for alias in lost_donations(module):
         groups[_argument(module.entry.parameters[alias.parameter], module)].append(alias)
+    largest = sorted(groups, key=lambda name: -_result_bytes(module, groups[name]))[:_DONATIONS]
+    pairs = [(largest[k : k + 1], groups[largest[k]]) for k in range(len(largest))]
     if len(groups) > 1:
-        groups = {", ".join(groups): [alias for aliases in groups.values() for alias in aliases], **groups}
-    for names, aliases in groups.items():
-        quoted = ", ".join(repr(name) for name in names.split(", "))
-        action = f"donate {names}, if unused afterwards: jax.jit(step, donate_argnames=({quoted},))"
-        yield Remedy("donate", action, donation_saving(memory, aliases))
+        pairs.append((list(groups), [alias for aliases in groups.values() for alias in aliases]))
+    remedies = []
+    for names, aliases in pairs:
+        donated = dataclasses.replace(module, input_output_aliases=(*module.input_output_aliases, *aliases))
+        needed = _searched(Memory(donated), seconds, seed).temp_bytes
+        saves = _result_bytes(module, aliases) + memory.assignment.temp_bytes - needed
+        quoted = ", ".join(map(repr, names))
+        action = f"donate {', '.join(names)}, if unused afterwards: jax.jit(step, donate_argnames=({quoted},))"
+        remedies.append(Remedy("donate", action, saves))
+    return remedies
+
+
+def _result_bytes(module: HloModule, aliases: Iterable[OutputAlias]) -> int:
+    root = module.entry.root.shape
+    return sum(module.device_bytes(root.at(alias.output_index)) for alias in aliases)
 
 
 def _argument(parameter: Instruction, module: HloModule) -> str:

@@ -229,7 +229,7 @@ def _explained(name: str, small: bool) -> Figures:
 
 
 def _best_order(module: HloModule) -> Mapping[str, Sequence[str]]:
-    return best_order(module, Memory(module), SECONDS).schedule
+    return best_order(Memory(module), SECONDS).schedule
 
 
 def _total(memory: GpuMemory) -> int:
