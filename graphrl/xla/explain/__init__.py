@@ -210,7 +210,9 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
     temp = memory.assignment.temp_bytes if program.temp_bytes is None else program.temp_bytes
     arguments = sum(module.device_bytes(leaf) for p in module.entry.parameters for _, leaf in p.shape.leaves)
     written = {alias.output_index for alias in module.input_output_aliases}
-    results = sum(module.device_bytes(leaf) for at, leaf in module.entry.root.shape.leaves if at not in written)
+    root = module.entry.root.shape
+    results = sum(module.device_bytes(leaf) for at, leaf in root.leaves if at not in written)
+    results += root.bytes if root.is_tuple else 0  # its table of pointers
     return Explanation(
         program=module.name,
         argument_bytes=arguments,

@@ -261,7 +261,8 @@ class Memory:
         readers = [self.source(each).op_name for each in self.readers.get(buffer, ())]
         if not any(map(is_backward, writers)) and any(map(is_backward, readers)):
             return KEPT
-        return LOOP if len(self.writers[buffer]) > 1 else IN_USE
+        entry = self.predictor.buffers.flow.place[self.module.entry.name]
+        return LOOP if len(writers) > 1 and node.computation != entry else IN_USE
 
 
 @dataclasses.dataclass(slots=True)

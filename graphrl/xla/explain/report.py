@@ -122,7 +122,7 @@ class Explanation:
     places: Sequence[Place]
     remedies: Sequence[Remedy]
     peak: Source
-    timeline: Mapping[str, np.ndarray]
+    timeline: Mapping[str, np.ndarray] = dataclasses.field(repr=False)
     peak_time: int
     backward_time: int | None
     limit_bytes: int | None = None
