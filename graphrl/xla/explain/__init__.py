@@ -269,7 +269,7 @@ def _places(memory: Memory) -> list[Place]:
 def _compiled(
     step: Callable[..., Any], args: tuple[Any, ...], chip: str | None, mesh: Mesh | AbstractMesh | None
 ) -> Program:
-    jitted = step if hasattr(step, "trace") else jax.jit(step)
+    jitted: Any = step if hasattr(step, "trace") else jax.jit(step)
     if chip is None and not isinstance(mesh, AbstractMesh):
         return read_program(jitted.lower(*args))
     shapes = _placed(args, chip, mesh)

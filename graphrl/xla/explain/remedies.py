@@ -59,7 +59,7 @@ class Remedy(NamedTuple):
       action: what to do, in one line.
       saves: predicted saving in bytes of the program's total.
       source: place in the user's code; empty if it is of the whole program.
-      budget: of "recompute" and "offload", the `budget` of `graphrl.checkpoint`; else None.
+      budget: of "recompute", the `budget` of `graphrl.checkpoint`; else None.
     """
 
     kind: str
@@ -240,8 +240,8 @@ def _recomputation(memory: Memory, present: Sequence[Array], saving: Saving) -> 
         text += ", or jax.checkpoint around the loop's body"
     yield Remedy("recompute", text, saving([*stacked, *cheap], again), _main_source([*stacked, *cheap] or kept), share)
     moving = sum(loop.slice_bytes for loop in loops) + max((array.bytes for array in flat), default=0)
-    text = f"offload to the host's memory: graphrl.checkpoint(loss, budget={share:g}, offload=True)"
-    yield Remedy("offload", text, saving(kept, 2 * moving), _main_source(kept), share)
+    text = "offload to the host's memory, as fast as its link: jax.checkpoint, save_and_offload_only_these_names"
+    yield Remedy("offload", text, saving(kept, 2 * moving), _main_source(kept))
 
 
 class _Stacks(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 import graphrl
 from graphrl.compare.report import markdown
@@ -92,20 +93,32 @@ def lost_donation(width: int, depth: int, batch: int) -> Planted:
     return Planted(DONATION, "donate", step, args, lambda _: Mended(step, args, {"donate_argnames": ("state",)}))
 
 
-def scan_residual(width: int, depth: int, batch: int) -> Planted:
-    """Builds the gradient of layers in a scan, which keeps values of all layers for the backward pass."""
+def scan_residual(width: int, depth: int, batch: int, *, is_offloaded: bool = False) -> Planted:
+    """Builds the gradient of layers in a scan, which keeps values of all layers for the backward pass.
 
-    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
-        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-            return x + jnp.sin(jnp.tanh(x @ w)), None
+    The remedy is `graphrl.checkpoint`, or to offload the values by jax's own policy.
+    """
 
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        x = checkpoint_name(x, "input")
+        return x + jnp.sin(checkpoint_name(jnp.tanh(x @ w), "hidden")), None
+
+    def loss(weights: jax.Array, x: jax.Array, layer: Callable[..., Any] = layer) -> jax.Array:
         return jnp.mean(jax.lax.scan(layer, x, weights)[0] ** 2)
 
     def mend(remedy: Remedy) -> Mended:
+        if is_offloaded:
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[],
+                names_which_can_be_offloaded=["input", "hidden"],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            return Mended(jax.grad(functools.partial(loss, layer=jax.checkpoint(layer, policy=policy))), args)
         return Mended(jax.grad(graphrl.checkpoint(loss, budget=remedy.budget, seconds=SECONDS)), args)
 
     args = _array(depth, width, width), _array(batch, width)
-    return Planted(KEPT, "recompute", jax.grad(loss), args, mend)
+    return Planted(KEPT, "offload" if is_offloaded else "recompute", jax.grad(loss), args, mend)
 
 
 def transposed_copy(images: int, side: int, patch: int, width: int) -> Planted:
@@ -134,7 +147,7 @@ def fragmentation(batch: int, unit: int) -> Planted:
         for sources in reads:
             values.append(jnp.tanh(sum(y @ next(left) for y in [values[k] for k in sources] or [x])))
         used = {k for sources in reads for k in sources}
-        return sum(jnp.sum(value) for k, value in enumerate(values) if k not in used)
+        return jnp.stack([jnp.sum(value) for k, value in enumerate(values) if k not in used]).sum()
 
     pairs = [
         (widths[j] if sources else 1, w) for w, sources in zip(widths, reads, strict=True) for j in sources or (0,)
@@ -162,6 +175,11 @@ PLANTED = {
     ),
     "residuals of a scan": Kind(
         scan_residual, {"width": 1024, "depth": 16, "batch": 8192}, {"width": 128, "depth": 12, "batch": 1024}
+    ),
+    "residuals of a scan, offloaded": Kind(
+        functools.partial(scan_residual, is_offloaded=True),
+        {"width": 1024, "depth": 16, "batch": 8192},
+        {"width": 128, "depth": 12, "batch": 1024},
     ),
     "transposed copy": Kind(
         transposed_copy,
@@ -196,7 +214,7 @@ def explained(settings: Settings) -> Iterator[Table]:
         "Programs with one planted cause each, by XLA's compiler for an H200: the first cause that `graphrl.explain` "
         "names, the saving that it predicts for its remedy, and the difference of XLA's figures (arguments, results, "
         "temporaries) without and with the remedy. Recomputation is `graphrl.checkpoint` with the budget that the "
-        "explanation names. Fragmentation is remedied by the order that graphrl found, which the compiler is given."
+        "explanation names; offloading is by a policy of jax's. Fragmentation is remedied by the order that graphrl found, which the compiler is given."
     )
     counted = f"{right} of {len(lines)} planted causes first"
     summary = f"`graphrl.explain` names {counted}, with a saving within {NEAR:.0%} of XLA's."
