@@ -214,7 +214,8 @@ def explained(settings: Settings) -> Iterator[Table]:
         "Programs with one planted cause each, by XLA's compiler for an H200: the first cause that `graphrl.explain` "
         "names, the saving that it predicts for its remedy, and the difference of XLA's figures (arguments, results, "
         "temporaries) without and with the remedy. Recomputation is `graphrl.checkpoint` with the budget that the "
-        "explanation names; offloading is by a policy of jax's. Fragmentation is remedied by the order that graphrl found, which the compiler is given."
+        "explanation names; offloading is by a policy of jax's. Fragmentation is remedied by the order that graphrl "
+        "found, which the compiler is given."
     )
     counted = f"{right} of {len(lines)} planted causes first"
     summary = f"`graphrl.explain` names {counted}, with a saving within {NEAR:.0%} of XLA's."
