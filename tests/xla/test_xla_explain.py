@@ -155,6 +155,17 @@ ENTRY e {
   ROOT y = f32[64,1024]{1,0} dot(x, g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
+STARTED = """HloModule started, is_scheduled=true, replica_count=4
+ENTRY e {
+  w = f32[256,1024]{1,0} parameter(0)
+  x = f32[64,1024]{1,0} parameter(1)
+  v = f32[256,1024]{1,0} exponential(w)
+  s = (f32[256,1024]{1,0}, f32[1024,1024]{1,0}) all-gather-start(v), replica_groups={{0,1,2,3}}, dimensions={0}
+  h = f32[64,1024]{1,0} exponential(x)
+  g = f32[1024,1024]{1,0} all-gather-done(s)
+  ROOT y = f32[64,1024]{1,0} dot(h, g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
 COPIED = """HloModule copied, is_scheduled=true
 ENTRY e {
   x = f32[512,512]{1,0} parameter(0)
@@ -179,17 +190,19 @@ def _with_helpers(text: str) -> HloModule:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "size"),
+    ("text", "cause", "size", "live"),
     [
-        (TILED, PADDING, 1024 * (128 - 2) * 4),  # two of 128 columns of a tile are data
-        (GATHERED, COLLECTIVE, 4 * MIB),
-        (COPIED, COPY, MIB),
+        (TILED, PADDING, 1024 * (128 - 2) * 4, 1024 * 128 * 4),  # two of 128 columns of a tile are data
+        (GATHERED, COLLECTIVE, 4 * MIB, 4 * MIB),
+        (STARTED, COLLECTIVE, 4 * MIB, 5 * MIB + MIB // 4),  # its operand until it is done, and what runs meanwhile
+        (COPIED, COPY, MIB, MIB),
     ],
 )
-def test_causes_of_single_instructions(text: str, cause: str, size: int) -> None:
+def test_causes_of_single_instructions(text: str, cause: str, size: int, live: int) -> None:
     explained = explain_program(Program(_with_helpers(text)), seconds=0)
     assert (explained.causes[0].key, explained.causes[0].bytes) == (cause, size)
     assert sum(each.bytes for each in explained.causes) == explained.total_bytes
+    assert explained.live_bytes == live
 
 
 def test_memory_of_the_host_is_not_counted(step: Any, explanation: Explanation) -> None:

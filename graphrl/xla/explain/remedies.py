@@ -22,6 +22,7 @@ from graphrl.xla.assignment import Schedule
 from graphrl.xla.donation import preserve_donation
 from graphrl.xla.explain.memory import (
     BROADCAST,
+    COLLECTIVE,
     COPY,
     KEPT,
     LAYOUT,
@@ -54,8 +55,8 @@ class Remedy(NamedTuple):
     """A change of the program.
 
     Attributes:
-      kind: "donate", "recompute", "offload", "order", "layout", "copy", "one-hot", "fusion", "scan", "unroll" or
-        "padding".
+      kind: "donate", "recompute", "offload", "order", "layout", "copy", "one-hot", "fusion", "collective", "scan",
+        "unroll" or "padding".
       action: what to do, in one line.
       saves: predicted saving in bytes of the program's total.
       source: place in the user's code; empty if it is of the whole program.
@@ -107,6 +108,7 @@ def remedies(memory: Memory, donating: Sequence[Remedy], best: BestOrder, total:
         *donating,
         *_recomputation(memory, present, saving),
         *_unfused(memory, present, saving),
+        *_collectives(present, saving),
         *_repetitions(memory, present, saving),
         *_loops(memory, present),
     ]
@@ -328,6 +330,14 @@ def _unfused(memory: Memory, present: Sequence[Array], saving: Saving) -> Iterat
         buffers = {array.writer.name for array in arrays}
         everywhere = [array for array in memory.arrays if array.writer.name in buffers]
         yield Remedy(cause, _ADVICE[cause], saving(everywhere), arrays[0].source)
+
+
+def _collectives(present: Sequence[Array], saving: Saving) -> Iterator[Remedy]:
+    """Yields a remedy for results of several collectives at once."""
+    results = [array for array in present if array.cause == COLLECTIVE]
+    if len(results) > 1:
+        text = "gather one array at a time: jax.lax.scan over layers, or jax.lax.optimization_barrier before each use"
+        yield Remedy("collective", text, saving(results[1:]), _main_source(results))
 
 
 def _repetitions(memory: Memory, present: Sequence[Array], saving: Saving) -> Iterator[Remedy]:
