@@ -164,8 +164,10 @@ class Dataflow:
             place = FORWARDING[opcode]
             return tuple([next(operands if _is_operand(part, place) else new) for part in node.parts])
         if opcode in FORWARDED:
-            first, source = FORWARDED[opcode], self.nodes[node.operands[0]].parts
-            return tuple([v for v, (index, _) in zip(read[0], source, strict=True) if index[: len(first)] == first])
+            place_of_result, source = FORWARDED[opcode], self.nodes[node.operands[0]].parts
+            size = len(place_of_result)
+            pairs = zip(read[0], source, strict=True)
+            return tuple([v for v, (index, _) in pairs if index[:size] == place_of_result])
         if opcode == "while":
             return self._loop(k, node, read[0])
         if opcode in ("call", "conditional"):

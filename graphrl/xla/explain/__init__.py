@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,24 +159,21 @@ def explain_message(text: str) -> Explanation:
     listed = [_listed(part) for part in text.split("=====") if _SIZE.search(part)]
     if not listed:
         raise GraphError("the message lists no arrays: give the program's module, of XLA_FLAGS=--xla_dump_to=FOLDER")
+    groups: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
     sizes: dict[str, int] = defaultdict(int)
-    places: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
     for place, padding in listed:
+        groups[place.cause, place.source.file, place.source.line].append(place)
         sizes[place.cause] += place.bytes - padding
         sizes[PADDING] += padding
-        places[place.cause, place.source.file, place.source.line].append(place)
-    parameters, results, temporaries = (_stated(pattern, text) for pattern in _PARTS)
-    parameters = max(parameters, sizes[ARGUMENTS])
-    temp = max(temporaries or _stated(_NEEDED, text), sum(sizes.values()) - sizes[ARGUMENTS] - results)
-    sizes[RESULTS] += results
-    sizes[HOLES] += _stated(_FRAGMENTATION, text)
-    sizes[ARGUMENTS] = parameters
-    sizes[UNLISTED] = max(0, parameters + results + temp - sum(sizes.values()))
-    causes = (Cause(key, size) for key, size in sizes.items() if size)
-    groups = [group[0]._replace(bytes=sum(p.bytes for p in group), arrays=len(group)) for group in places.values()]
+    places = (group[0]._replace(bytes=sum(p.bytes for p in group), arrays=len(group)) for group in groups.values())
+    stated, results, temp = (_stated(pattern, text) for pattern in _PARTS)
+    sizes[ARGUMENTS] = max(stated, sizes[ARGUMENTS])
+    temp = max(temp or _stated(_NEEDED, text), sum(sizes.values()) - sizes[ARGUMENTS])
+    sizes |= {RESULTS: results, HOLES: _stated(_FRAGMENTATION, text)}
+    sizes[UNLISTED] = max(0, sizes[ARGUMENTS] + results + temp - sum(sizes.values()))
     return Explanation(
         program="the program of the message",
-        argument_bytes=parameters,
+        argument_bytes=sizes[ARGUMENTS],
         result_bytes=results,
         temp_bytes=temp,
         is_measured=True,
@@ -184,8 +181,8 @@ def explain_message(text: str) -> Explanation:
         live_bytes=temp - sizes[HOLES],
         bound_bytes=0,
         best_bytes=temp,
-        causes=tuple(sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes))),
-        places=tuple(sorted(groups, key=lambda place: -place.bytes)),
+        causes=_sorted_causes(sizes),
+        places=tuple(sorted(places, key=lambda place: -place.bytes)),
         remedies=(),
         peak=Source(),
         timeline={},
@@ -223,7 +220,7 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
         live_bytes=int(memory.live[memory.peak]),
         bound_bytes=best.bound,
         best_bytes=best.temp_bytes,
-        causes=tuple(_causes(memory, donating, best, arguments, results, temp)),
+        causes=_causes(memory, donating, best, arguments, results, temp),
         places=tuple(_places(memory)),
         remedies=tuple(remedies(memory, donating, best, arguments + results + temp)),
         peak=memory.source(memory.running[memory.peak]),
@@ -236,8 +233,8 @@ def explain_program(program: Program, seconds: float = SECONDS, seed: int = 0) -
 
 def _causes(
     memory: Memory, donating: Sequence[Remedy], best: BestOrder, arguments: int, results: int, temp: int
-) -> Iterator[Cause]:
-    """Yields the parts of the program's total: those that can be avoided first, the largest first."""
+) -> tuple[Cause, ...]:
+    """Returns the parts of the program's total."""
     sizes: dict[str, int] = defaultdict(int)
     for array in memory.at(memory.peak):
         sizes[PADDING] += array.padding
@@ -249,8 +246,13 @@ def _causes(
     sizes[OTHER] = temp - memory.assignment.temp_bytes
     sizes[DONATION] = max([0, *(min(results, remedy.saves) for remedy in donating)])
     sizes |= {ARGUMENTS: arguments, RESULTS: results - sizes[DONATION]}
-    causes = [Cause(key, size) for key, size in sizes.items() if size]
-    yield from sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes))
+    return _sorted_causes(sizes)
+
+
+def _sorted_causes(sizes: Mapping[str, int]) -> tuple[Cause, ...]:
+    """Sorts causes: those that can be avoided first, the largest first."""
+    causes = (Cause(key, size) for key, size in sizes.items() if size)
+    return tuple(sorted(causes, key=lambda cause: (cause.key in NEEDED, -cause.bytes)))
 
 
 def _places(memory: Memory) -> list[Place]:
