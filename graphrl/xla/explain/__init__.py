@@ -42,7 +42,7 @@ from graphrl.xla.explain.memory import (
 )
 from graphrl.xla.explain.remedies import BestOrder, Remedy, best_order, donations, remedies
 from graphrl.xla.explain.report import ARGUMENTS, NEEDED, OTHER, RESULTS, UNLISTED, Cause, Explanation, Place
-from graphrl.xla.hook import without_disk_cache
+from graphrl.xla.hook import with_source_lines, without_disk_cache
 from graphrl.xla.topology import GPU_OPTIONS, GPUS, absent_devices, concrete_mesh
 
 _HEAD = 1 << 20  # bytes that are searched for the words of a message
@@ -140,7 +140,8 @@ def explain(
 def read_program(source: Any, limits: ReadLimits = DEFAULT_LIMITS) -> Program:
     """Reads a compiled program: a file, a folder of XLA's dumps, HLO text, or an object of jax; see `explain`."""
     if hasattr(source, "compiler_ir"):
-        source = source.compile()
+        with with_source_lines():
+            source = source.compile()
     if hasattr(source, "memory_analysis"):
         memory = source.memory_analysis()
         return Program(parse_module(source), None if memory is None else int(memory.temp_size_in_bytes))
