@@ -6,6 +6,7 @@ plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
 train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
 loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
+print(graphrl.explain(train_step, state, batch))  # why it needs its memory, by line, and what would help
 """
 
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from graphrl.graphs.readers.jaxpr.reader import from_jax
     from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint, checkpoint_curve
     from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
+    from graphrl.xla.explain import explain
+    from graphrl.xla.explain.report import Explanation
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
     from graphrl.xla.report import Report
 
@@ -41,6 +44,7 @@ __all__ = [
     "ComputationGraph",
     "Costs",
     "Executable",
+    "Explanation",
     "GraphError",
     "GraphrlError",
     "Interrupted",
@@ -59,6 +63,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_curve",
     "compile",
+    "explain",
     "from_jax",
     "jit",
     "make",
@@ -73,11 +78,13 @@ _LAZY = {  # modules that import jax, which takes a second
     "CheckpointReport": "graphrl.xla.checkpoint.report",
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",
     "Executable": "graphrl.xla.jit",
+    "Explanation": "graphrl.xla.explain.report",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
     "checkpoint": "graphrl.xla.checkpoint.function",
     "checkpoint_curve": "graphrl.xla.checkpoint.function",
     "compile": "graphrl.xla.jit",
+    "explain": "graphrl.xla.explain",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",

@@ -26,6 +26,7 @@ COMMANDS = {
     "optimize": "search for a plan of a model: a device for each op, and an order",
     "compare": "compare methods on many graphs at equal budget",
     "checkpoint": "choose what a training step keeps and what it recomputes, to save memory",
+    "explain": "explain why a compiled program needs its memory, and what would lower it",
     "map": "assign a model's weights and tensors to the memories of a chip",
     "convert": "convert a model to graph JSON",
 }

@@ -17,6 +17,7 @@ from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch, values
 from reproduce.checkpoint.budgets import budgets, kept, planning
 from reproduce.checkpoint.device import device
+from reproduce.checkpoint.explain import explained
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
@@ -36,6 +37,7 @@ SECTIONS = {
     "sharded-kept": Section("Budgets of a device in bytes, as compiled", sharded_kept, gpu_compile.missing),
     "sharded-values": Section("Values and gradients of sharded steps", sharded_values),
     "waiting": Section("Rules a layer whose gradients wait for one another", waiting, gpu_compile.missing),
+    "explain": Section("Planted causes of memory, and what explains them", explained, gpu_compile.missing),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

@@ -76,6 +76,12 @@ def add_reading(parser: argparse.ArgumentParser) -> Any:
         help="size of a symbolic dimension of an ONNX model, by name (batch=8) or by tensor and axis "
         "(input_ids:1=128); may be repeated",
     )
+    add_read_limits(group)
+    return group
+
+
+def add_read_limits(group: Any) -> None:
+    """Adds --read-limits."""
     group.add_argument(
         "--read-limits",
         type=option(_read_limits),
@@ -84,7 +90,6 @@ def add_reading(parser: argparse.ArgumentParser) -> Any:
         help="time and memory limits for parsing an ONNX or XLA file, which runs in another process; BYTES also limits "
         "the unpacked size of a gzipped file (default: 60s,4GB)",
     )
-    return group
 
 
 def add_problem(group: Any) -> None:

@@ -4,10 +4,10 @@
 - decorated.py: the base of `graphrl.jit`'s and `graphrl.checkpoint`'s functions; libraries.py: modules of Flax NNX and
   Equinox as arguments;
 - hook.py, callback.py: compilation with a given schedule;
-- bodies.py: computations of a module (loops' bodies, branches) as separate programs;
 - donation.py: donated arguments of a program whose schedule was changed;
 - planning/: decisions about captured modules, in memory and on disk;
 - assignment/: the temporary memory of an order, as XLA assigns buffers;
 - recompute/: instructions to compute again;
-- checkpoint/: `graphrl.checkpoint`.
+- checkpoint/: `graphrl.checkpoint`;
+- explain/: `graphrl.explain`.
 """

@@ -30,7 +30,7 @@ _NOT_SERIALIZED = frozenset(("sort", "infeed", "outfeed", "send", "recv", "rng-g
 
 
 class ArgumentWrites(NamedTuple):
-    """Writes over arguments of the entry, or of a loop body (`bodies.as_program`).
+    """Writes over arguments of the entry, or of a loop body (`as_program`).
 
     Attributes:
       readers: name of an instruction that writes over an argument -> names of the argument's readers, which must run

@@ -148,6 +148,15 @@ def without_disk_cache() -> contextlib.AbstractContextManager[None]:
     return config.persistent_cache_min_compile_time_secs(float("inf"))
 
 
+def with_source_lines() -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which this thread's compilations read no program of other source lines from jax's caches on
+    disk: by default, lines do not count there.
+    """
+    from jax._src import config
+
+    return config.compilation_cache_include_metadata_in_key(True)
+
+
 def forget_calls(jitted: Any) -> None:
     """Clears jax's dispatch cache of a jitted function.
 

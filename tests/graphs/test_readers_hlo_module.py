@@ -54,6 +54,43 @@ def test_a_module_is_read_as_it_is_written() -> None:
     assert [i.name for i in module.entry.users["p"]] == ["negative", "wide"]
 
 
+FRAMES = """HloModule framed
+
+FileNames
+1 "/home/me/train.py"
+2 "/usr/lib/python3/site-packages/flax/linear.py"
+
+FunctionNames
+1 "step"
+2 "Dense.__call__"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=9 end_line=9 column=8 end_column=38}
+2 {file_name_id=2 function_name_id=2 line=270 end_line=270 column=8 end_column=31}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+ENTRY e {
+  x = f32[4]{0} parameter(0)
+  y = f32[4]{0} negate(x), metadata={op_name="jit(step)/neg" stack_frame_id=2}
+  z = f32[4]{0} negate(y), metadata={op_name="jit(step)/neg" stack_frame_id=1}
+  ROOT w = f32[4]{0} negate(z)
+}
+"""
+
+
+def test_an_instruction_comes_from_a_line_of_the_users_code() -> None:
+    written = parse_module(TEXT)
+    negative = written.entry.by_name["negative"].attributes.metadata
+    assert written.sources[negative] == ("jit(f)/neg", "a.py", 7, "")
+    framed = parse_module(FRAMES)
+    sources = [framed.sources[i.attributes.metadata] for i in framed.entry.instructions]
+    mine = ("jit(step)/neg", "/home/me/train.py", 9, "step")  # of the library's line, too
+    assert sources == [("", "", 0, ""), mine, mine, ("", "", 0, "")]
+
+
 def test_shapes() -> None:
     entry = module_of(TEXT).entry
     p, q, both = (entry.by_name[name].shape for name in ("p", "q", "both"))

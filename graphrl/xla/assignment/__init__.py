@@ -8,17 +8,47 @@ values are in a heap whose packing leaves holes. The steps, in XLA's order:
 - heap.py: live ranges of values in a schedule (`live_ranges`), buffers outside the heap (`assign_outputs`), and the
   packing of the heap (`heap_blocks`, `heap_size`);
 - here: the sum of their sizes.
+
+On a GPU XLA follows the same steps with other alignments; the prediction is close there too.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from graphrl.graphs.readers.hlo.module import HloModule
 from graphrl.xla.assignment.buffers import ModuleBuffers
-from graphrl.xla.assignment.heap import assign_outputs, heap_blocks, heap_size, live_ranges
+from graphrl.xla.assignment.heap import (
+    Allocation,
+    Block,
+    LiveRanges,
+    assign_outputs,
+    heap_blocks,
+    heap_size,
+    live_ranges,
+)
 from graphrl.xla.callback import check_sequence
 
 ALIGNMENT = 64  # of every buffer, in bytes
+Schedule = Mapping[str, Sequence[str]]  # name of a computation -> names of all its instructions in order
+
+
+class Assignment(NamedTuple):
+    """Memory of a module under a schedule.
+
+    Attributes:
+      ranges: live ranges of the values.
+      allocations: blocks outside the heap.
+      blocks: blocks in the heap.
+      heap_bytes: size of the heap with the holes between blocks.
+      temp_bytes: `memory_analysis().temp_size_in_bytes`.
+    """
+
+    ranges: LiveRanges
+    allocations: Sequence[Allocation]
+    blocks: Sequence[Block]
+    heap_bytes: int
+    temp_bytes: int
 
 
 class TempPredictor:
@@ -26,12 +56,15 @@ class TempPredictor:
 
     Args:
       module: as XLA optimised it for the CPU. XLA changes a module that is given another schedule: see `xla.donation`.
+
+    Attributes:
+      buffers: buffers of the module.
     """
 
     def __init__(self, module: HloModule) -> None:
         self.module = module
-        self._buffers = ModuleBuffers(module)
-        self._local = _local_values(module, self._buffers.flow.place)
+        self.buffers = ModuleBuffers(module)
+        self._local = _local_values(module, self.buffers.flow.place)
 
     def __call__(self, sequence: Sequence[str], others: Mapping[str, Sequence[str]] = MappingProxyType({})) -> int:
         """Predicts `memory_analysis().temp_size_in_bytes`.
@@ -49,14 +82,24 @@ class TempPredictor:
             control predecessors; or the module is not scheduled.
         """
         check_sequence(self.module, sequence)
-        ranges = live_ranges(self._buffers, {**self.module.schedule, **others, self.module.entry.name: sequence})
-        allocations, in_heap = assign_outputs(self._buffers, ranges)
-        heap = heap_size(heap_blocks(self._buffers, ranges, in_heap), ALIGNMENT)
+        return self.assign({**self.module.schedule, **others, self.module.entry.name: sequence}).temp_bytes
+
+    def assign(self, schedule: Schedule = MappingProxyType({}), without: Container[int] = ()) -> Assignment:
+        """Assigns all buffers.
+
+        Args:
+          schedule: name of a computation -> valid sequence; the rest run in the module's own order.
+          without: buffers to leave out, as if the program did not have them: their indices in `buffers.buffers`.
+        """
+        ranges = live_ranges(self.buffers, {**self.module.schedule, **schedule})
+        allocations, in_heap = assign_outputs(self.buffers, ranges, without)
+        blocks = heap_blocks(self.buffers, ranges, in_heap)
+        heap = heap_size(blocks, ALIGNMENT)
         sizes = [a.bytes if a.is_temporary else None for a in allocations] + [heap] + [None] * self._local
         total = 0
         for size in _temporary(sizes):
             total = -(-total // ALIGNMENT) * ALIGNMENT + size
-        return total
+        return Assignment(ranges, allocations, blocks, heap, total)
 
 
 def predicted_bytes(module: HloModule) -> int:

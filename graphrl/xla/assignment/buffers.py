@@ -9,8 +9,7 @@ separate value unless all are the same one.
 `ModuleBuffers` joins values that must share a buffer in every schedule: `HloAliasAnalysis`, after
 xla/hlo/analysis/hlo_alias_analysis.cc.
 
-Deviations: a computation that several `call`s share is followed from the first of them; asynchronous instructions are
-treated as ordinary ones that define all their results.
+Deviations: a computation that several `call`s share is followed from the first of them.
 """
 
 import dataclasses
@@ -21,11 +20,11 @@ import numpy as np
 
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
 from graphrl.graphs.readers.hlo.proto import Index, Shape
-from graphrl.graphs.readers.hlo.values import in_place_pairs, may_share
+from graphrl.graphs.readers.hlo.values import FORWARDED, FORWARDING, in_place_pairs, may_share
 
 _SEQUENTIAL = ("call", "while", "conditional")  # they run other computations; the rest work on single elements
-_FORWARDING = ("bitcast", "add-dependency", "domain", "opt-barrier")
-_NO_VALUES = frozenset({*_SEQUENTIAL, *_FORWARDING, "get-tuple-element"})
+_VIEWS = ("bitcast", "add-dependency", "domain", "opt-barrier", "async-update")
+_NO_VALUES = frozenset({*_SEQUENTIAL, *_VIEWS, *FORWARDED, "get-tuple-element"})
 _TABLE_ONLY = ("tuple", "copy")  # these define only a table of pointers; the leaves come from the operands
 
 
@@ -69,6 +68,12 @@ def parts(shape: Shape, index: Index = ()) -> tuple[tuple[Index, Shape], ...]:
     """Returns index and shape of a shape and of all parts within it, a tuple before its elements."""
     inner = (part for k, element in enumerate(shape.elements) for part in parts(element, (*index, k)))
     return ((index, shape), *inner)
+
+
+def _is_operand(part: tuple[Index, Shape], place: int) -> bool:
+    """True for an operand among the parts of an asynchronous start's result; the tuple of several operands is new."""
+    index, shape = part
+    return index[:1] == (place,) and not shape.is_tuple
 
 
 class Dataflow:
@@ -126,7 +131,9 @@ class Dataflow:
         if opcode == "parameter" and self.computations[node.computation] is not self.module.entry:
             return ()
         count = 1 if opcode in _TABLE_ONLY else len(node.parts)
-        return tuple(self._new(k, part) for part in range(count))
+        forwarded = FORWARDING.get(opcode)  # the place of the operands in the result of an asynchronous start
+        own = (part for part in range(count) if forwarded is None or not _is_operand(node.parts[part], forwarded))
+        return tuple(self._new(k, part) for part in own)
 
     def _follow(self, computation: Computation, arguments: Sequence[tuple[int, ...]]) -> int:
         """Finds the values of all instructions of a computation; returns the index of its root in `nodes`."""
@@ -142,7 +149,7 @@ class Dataflow:
         written = self._written[k]
         if opcode == "parameter":
             return written or arguments[node.instruction.attributes.parameter_number]
-        if opcode in _FORWARDING:
+        if opcode in _VIEWS:
             return read[0]
         if opcode == "tuple":
             return (*written, *itertools.chain.from_iterable(read))
@@ -152,6 +159,15 @@ class Dataflow:
             first = (node.instruction.attributes.tuple_index,)
             source = self.nodes[node.operands[0]].parts
             return tuple([v for v, (index, _) in zip(read[0], source, strict=True) if index[:1] == first])
+        if opcode in FORWARDING:
+            new, operands = iter(written), itertools.chain.from_iterable(read)
+            place = FORWARDING[opcode]
+            return tuple([next(operands if _is_operand(part, place) else new) for part in node.parts])
+        if opcode in FORWARDED:
+            place_of_result, source = FORWARDED[opcode], self.nodes[node.operands[0]].parts
+            size = len(place_of_result)
+            pairs = zip(read[0], source, strict=True)
+            return tuple([v for v, (index, _) in pairs if index[:size] == place_of_result])
         if opcode == "while":
             return self._loop(k, node, read[0])
         if opcode in ("call", "conditional"):

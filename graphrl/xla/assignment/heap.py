@@ -12,7 +12,7 @@ Each step is after a file of XLA:
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
@@ -101,11 +101,13 @@ class Block:
       bytes: size of the block.
       spans: first and last time of each of the values, both included, in increasing order. Times count events of the
         heap (allocations and frees), not instructions.
+      values: numbers of the values.
     """
 
     first: int
     bytes: int
     spans: list[tuple[int, int]]
+    values: list[int] = dataclasses.field(default_factory=list)
 
 
 def heap_blocks(buffers: ModuleBuffers, ranges: LiveRanges, in_heap: np.ndarray) -> list[Block]:
@@ -171,6 +173,7 @@ class _HeapSimulation:
         self._start(value)
 
     def _start(self, value: int) -> None:
+        self.block_of[value].values.append(value)
         self.since[value] = self.now
         self.now += 1
 
@@ -259,17 +262,20 @@ class Allocation:
     values: list[int]
 
 
-def assign_outputs(buffers: ModuleBuffers, ranges: LiveRanges) -> tuple[list[Allocation], np.ndarray]:
+def assign_outputs(
+    buffers: ModuleBuffers, ranges: LiveRanges, without: Container[int] = ()
+) -> tuple[list[Allocation], np.ndarray]:
     """Assigns every buffer to a new block, to the block of another buffer, or to the heap.
 
     Args:
       buffers: buffers of the module.
       ranges: live ranges under the schedule.
+      without: buffers to leave out, as if the program did not have them: their indices in `buffers.buffers`.
 
     Returns:
       The blocks in XLA's order; and `[V]`: whether each value is left to the heap.
     """
-    return _Assigner(buffers, ranges).run()
+    return _Assigner(buffers, ranges).run(without)
 
 
 class _Assigner:
@@ -282,8 +288,10 @@ class _Assigner:
         self.allocation_of: dict[int, Allocation] = {}  # value -> block
         self.in_heap = np.zeros(len(buffers.flow.values), bool)
 
-    def run(self) -> tuple[list[Allocation], np.ndarray]:
-        for buffer in self.buffers.buffers:
+    def run(self, without: Container[int]) -> tuple[list[Allocation], np.ndarray]:
+        for k, buffer in enumerate(self.buffers.buffers):
+            if k in without:
+                continue
             if buffer.kind != "array":
                 self._new(buffer, buffer.donated)
             elif not (self._in_operand(buffer) or self._in_open(buffer)):

@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 from graphrl.errors import GraphrlError, PlanError
 from graphrl.files import cache_folder, read_document, write_document
-from graphrl.graphs.readers.hlo.module import HloModule
-from graphrl.xla.bodies import as_program
+from graphrl.graphs.readers.hlo.module import HloModule, as_program
 from graphrl.xla.callback import Answer, Scheduler, check_sequence, rescheduled
 from graphrl.xla.donation import preserve_donation
 from graphrl.xla.recompute.candidates import ClonesByName, Numbered, named, numbers

@@ -15,14 +15,13 @@ import jax
 import numpy as np
 
 from graphrl.costs.bounds import lower_bound
-from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule, as_program
 from graphrl.graphs.readers.hlo.reader import read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.plan import Plan
 from graphrl.units import format_bytes
 from graphrl.xla import hook
 from graphrl.xla.assignment import TempPredictor, predicted_bytes
-from graphrl.xla.bodies import as_program
 from graphrl.xla.callback import Answer, Unplanned
 from graphrl.xla.donation import Donation, preserve_donation
 from graphrl.xla.planning.cache import MEMORY_SCHEDULER, Decision, DecisionCache, jaxlib_version, places_of

@@ -1,7 +1,7 @@
 """Search for the order of a module's instructions with the least temporary memory under XLA: method "auto".
 
 - `search_orders` improves the orders of a module's computations: first of those that loops, branches and calls run,
-  then of the entry. Each is planned as a separate program (`bodies.as_program`). The temporary memory of the
+  then of the entry. Each is planned as a separate program (`as_program`). The temporary memory of the
   computations that it runs, in their new orders, is the workspace of the call.
 - `least_temp` is the solver for one computation.
 - `temp_bound` computes a lower bound on XLA's temporaries in any order of a module's entry computation.
@@ -26,7 +26,7 @@ import numpy as np
 
 from graphrl.costs.bounds import lower_bound
 from graphrl.graphs.graph import ComputationGraph, Op
-from graphrl.graphs.readers.hlo.module import Computation, HloModule
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, as_program
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.methods import find_solver
@@ -37,7 +37,6 @@ from graphrl.solvers.orders.min_cut import Passes
 from graphrl.solvers.orders.random_orders import nearby
 from graphrl.solvers.solver import Solver
 from graphrl.xla.assignment import TempPredictor
-from graphrl.xla.bodies import as_program
 from graphrl.xla.settings import METHOD, PROBLEM, Settings
 
 RULES = 4  # number of priority-rule orders that are predicted, for each graph

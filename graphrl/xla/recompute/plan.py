@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphrl.graphs.graph import ComputationGraph
-from graphrl.graphs.readers.hlo.module import HloModule
+from graphrl.graphs.readers.hlo.module import HloModule, as_program, put_back
 from graphrl.graphs.readers.hlo.reader import HloProgram, read_hlo
+from graphrl.graphs.readers.hlo.work import runs_of
 from graphrl.graphs.roofline import DEFAULT_CHIP
 from graphrl.graphs.topology import least_first
 from graphrl.solvers.base import Budget, Task
 from graphrl.solvers.orders.min_cut import solve
 from graphrl.xla.assignment import TempPredictor, predicted_bytes
-from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.planning.temp_search import least_temp, order_of
 from graphrl.xla.recompute.candidates import Clone, ClonesByName, Routes, RunTimes, repeatable, wire_clones
 from graphrl.xla.recompute.greedy import Facts, State, lower_peak

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from graphrl.errors import PlanError
 from graphrl.graphs.readers.hlo.module import Computation, HloModule, Instruction
-from graphrl.xla.bodies import runs_of
+from graphrl.graphs.readers.hlo.work import runs_of
 from graphrl.xla.recompute.candidates import RunTimes, is_repeatable
 from graphrl.xla.recompute.loops import Loops, Reference, Residual, loops_of
 

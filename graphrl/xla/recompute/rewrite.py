@@ -27,7 +27,7 @@ def insert_clones(module: HloModule, clones: Sequence[Clone]) -> HloModule:
 
     Args:
       module: the scheduled module.
-      clones: clones in its entry computation, which may be a loop body (`bodies.as_program`).
+      clones: clones in its entry computation, which may be a loop body (`as_program`).
 
     Returns:
       A new module with the donated parameters of `module`, which is not changed.

@@ -14,10 +14,10 @@ from recompute_programs import random_order
 from xla_programs import plans, temporaries
 
 import graphrl
-from graphrl.graphs.readers.hlo.module import Computation, HloModule, parse_module
+from graphrl.graphs.readers.hlo.module import Computation, HloModule, as_program, parse_module, put_back
 from graphrl.graphs.readers.hlo.reader import read_hlo
+from graphrl.graphs.readers.hlo.work import runs_of
 from graphrl.xla import hook
-from graphrl.xla.bodies import as_program, put_back, runs_of
 from graphrl.xla.callback import Answer
 from graphrl.xla.donation import argument_writes, preserve_donation
 from graphrl.xla.planning import planner

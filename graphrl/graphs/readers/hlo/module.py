@@ -18,7 +18,7 @@ from typing import Any
 from graphrl.errors import GraphError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, Foreign, ReadLimits
 from graphrl.graphs.readers.hlo.head import FROM_MLIR, is_mlir, is_text, with_header
-from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, module_message
+from graphrl.graphs.readers.hlo.proto import HOST, Shape, Shapes, Sources, module_message, stack_frames_in
 
 # They run other computations; those of all other opcodes process single elements.
 _SEQUENTIAL = ("call", "conditional", "while")
@@ -177,6 +177,11 @@ class HloModule:
         is_other_memory = leaf.memory_space > 0 if self.is_tpu else leaf.memory_space == HOST
         return 0 if is_other_memory else leaf.bytes
 
+    @functools.cached_property
+    def sources(self) -> Sources:
+        """Origins of instructions in the user's code, by `Instruction.attributes.metadata`."""
+        return Sources(self.message)
+
     def order(self, computation: Computation) -> tuple[str, ...]:
         """Returns the names of a computation's instructions in scheduled order; as written if it has no schedule."""
         return self.schedule.get(computation.name, tuple(computation.by_name))
@@ -198,6 +203,32 @@ def parse_module(data: Any, source: str = "HLO", *, limits: ReadLimits = DEFAULT
         return _module(module_message(_serialized(data, limits)))
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
+
+
+def as_program(module: HloModule, computation: Computation) -> HloModule:
+    """Returns the module with another of its computations as entry, to plan that like a program.
+
+    The arguments of the computation belong to its caller. A loop body writes its results over its arguments:
+    `input_output_aliases` of the returned module declares that.
+    """
+    if computation is module.entry:
+        return module
+    runs = [i for c in module.sequential for i in c.instructions if computation.name in i.called]
+    aliases: tuple[OutputAlias, ...] = ()
+    if any(i.opcode == "while" and i.called[0] == computation.name for i in runs):
+        aliases = tuple(OutputAlias(at, 0, at, True) for at, _ in computation.root.shape.leaves)
+    return dataclasses.replace(module, entry=computation, input_output_aliases=aliases)
+
+
+def put_back(module: HloModule, program: HloModule) -> HloModule:
+    """Restores the entry of a module after changes; the inverse of `as_program`.
+
+    Args:
+      module: the original module.
+      program: the result of `as_program`, changed.
+    """
+    entry = program.computations[module.entry.name]
+    return dataclasses.replace(program, entry=entry, input_output_aliases=module.input_output_aliases)
 
 
 def fingerprint(module: HloModule) -> str:
@@ -359,7 +390,7 @@ def _from_text(text: str, limits: ReadLimits) -> bytes:
     if is_mlir(content):
         raise GraphError(FROM_MLIR)
     with Foreign(limits) as foreign:
-        return foreign.call("hlo_proto", with_header(content))
+        return foreign.call("hlo_proto", with_header(content)) + stack_frames_in(content)
 
 
 @functools.lru_cache(1024)

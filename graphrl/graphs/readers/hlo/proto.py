@@ -1,17 +1,19 @@
 """The part of XLA's `HloModuleProto` that graphrl reads: protobuf messages, shapes and bytes.
 
 The messages are built from a table (`readers/messages.py`). Field numbers are XLA's (xla/service/hlo.proto,
-xla/xla_data.proto). Some messages of XLA are fields of type `bytes` here: those that graphrl does not parse (metadata,
-literals), and those that repeat thousands of times (shapes).
+xla/xla_data.proto). Some messages of XLA are fields of type `bytes` here: those that graphrl does not parse (literals),
+and those that repeat thousands of times (shapes, and metadata, which `Sources` parses).
 
-`Shapes` parses shapes, and provides the bytes of the buffers of each value.
+`Shapes` parses shapes, and provides the bytes of the buffers of each value. `Sources` finds the line of the user's code
+that an instruction comes from.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Container, Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -105,6 +107,20 @@ _TABLE: dict[str, dict[str, str]] = {
         "kind": "4 int32",
     },
     "InputOutputAlias": {"entries": "1 AliasEntry*"},
+    "Metadata": {
+        "op_name": "2 string",
+        "source_file": "3 string",
+        "source_line": "4 int32",
+        "stack_frame_id": "15 int32",
+    },
+    "FileLocation": {"file_name_id": "1 int32", "function_name_id": "2 int32", "line": "3 int32"},
+    "StackFrame": {"file_location_id": "1 int32", "parent_frame_id": "2 int32"},
+    "StackFrames": {
+        "file_names": "1 string*",
+        "function_names": "2 string*",
+        "file_locations": "3 FileLocation*",
+        "stack_frames": "4 StackFrame*",
+    },
     "Module": {
         "name": "1 string",
         "entry_computation_name": "2 string",
@@ -112,6 +128,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "entry_computation_id": "6 int64",
         "schedule": "7 Schedule",
         "input_output_alias": "8 InputOutputAlias",
+        "stack_frame_index": "17 StackFrames",
     },
     "HloProto": {"hlo_module": "1 Module"},
     "BufferAllocation": {
@@ -127,6 +144,13 @@ _TABLE: dict[str, dict[str, str]] = {
 }
 _CLASSES = message_classes("graphrl.hlo", _TABLE)
 
+_TABLES_IN_TEXT = {  # sections of HLO text -> fields of "StackFrames"
+    "FileNames": "file_names", "FunctionNames": "function_names", "FileLocations": "file_locations",
+    "StackFrames": "stack_frames",
+}  # fmt: skip
+_IN_FRAMES = ("file_name_id", "function_name_id", "line", "file_location_id", "parent_frame_id")
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3")  # in paths of files that are not the user's
+
 Index = tuple[int, ...]  # of a leaf in a tuple shape: () if not in a tuple, (1, 0) for the first of the second
 
 # PrimitiveType of xla_data.proto: number -> name, bits of an element in memory
@@ -138,6 +162,7 @@ _TYPES: dict[int, tuple[str, int]] = {
     25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 8), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
     13: ("tuple", 0), 14: ("opaque", 64), 17: ("token", 0), 34: ("buffer", 0),
 }  # fmt: skip
+_BITS = dict(_TYPES.values())
 _POINTER = 8  # bytes
 _TUPLE, _BUFFER = 13, 34
 _COMBINED = -(2**63)  # in a tile, `*`: the dimension is merged with the next
@@ -160,6 +185,31 @@ def module_message(data: bytes) -> Any:
         if module.entry_computation_name or module.entry_computation_id:  # not in an HloProto at this place
             return module
     raise GraphError("broken or truncated HLO: must be a whole HloModuleProto or HloProto")
+
+
+def stack_frames_in(text: bytes) -> bytes:
+    """Reads the tables of stack frames in HLO text, which XLA's parser leaves out of the module.
+
+    Returns:
+      A serialized `HloModuleProto` with these tables alone, to append to the module's; b"" if the text has none.
+    """
+    module = _CLASSES["Module"]()
+    tables = module.stack_frame_index
+    for section, fields in _TABLES_IN_TEXT.items():
+        match = re.search(rb"^%b\n((?:\d+ .*\n)+)" % section.encode(), text, re.MULTILINE)
+        for line in match[1].decode(errors="replace").splitlines() if match else ():
+            content = line.partition(" ")[2]
+            if section.endswith("Names"):
+                getattr(tables, fields).append(content.strip('"'))
+            else:
+                numbers = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", content)}
+                known = {name: number for name, number in numbers.items() if name in _IN_FRAMES}
+                getattr(tables, fields).add(**known)
+    frames = tables.stack_frames
+    if frames and frames[0].parent_frame_id == 1:  # XLA prints parents one too high
+        for frame in frames:
+            frame.parent_frame_id -= 1
+    return bytes(module.SerializeToString())
 
 
 def executable_message(data: bytes) -> tuple[bytes, Any]:
@@ -279,9 +329,65 @@ class Shape:
         """Total bytes of all leaves: the size without the tables of pointers."""
         return sum(leaf.bytes for _, leaf in self.leaves)
 
+    @property
+    def unpadded_bytes(self) -> int:
+        """Bytes of an array's elements, without the padding of tiles."""
+        return -(-self.size * _BITS[self.dtype] // 8)
+
     def at(self, index: Index) -> "Shape":
         """Returns the part of a nested tuple at `index`."""
         return functools.reduce(lambda shape, k: shape.elements[k], index, self)
+
+
+class Source(NamedTuple):
+    """Origin of an instruction.
+
+    Attributes:
+      op_name: jax's scopes and primitive, e.g. "jit(step)/transpose(jvp(layer))/dot_general"; "" if unknown.
+      file, line: place in the user's code; "" and 0 if unknown.
+      function: name of the function there.
+    """
+
+    op_name: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+
+class Sources(dict[bytes, Source]):
+    """Cache of the origins of a module's instructions by their serialized `OpMetadata`."""
+
+    def __init__(self, module: Any) -> None:
+        """Args: `module`, the `HloModuleProto`, which has the table of stack frames."""
+        self._tables = module.stack_frame_index
+
+    def __missing__(self, data: bytes) -> Source:
+        message = _CLASSES["Metadata"]()
+        try:
+            message.ParseFromString(data)
+        except DecodeError:
+            raise GraphError("broken HLO: metadata of an instruction does not parse") from None
+        places = list(self._places(message.stack_frame_id))
+        if message.source_file:
+            places.append((message.source_file, message.source_line, ""))
+        own = (place for place in places if not any(part in place[0] for part in _LIBRARIES))
+        file, line, function = next(own, places[0] if places else ("", 0, ""))
+        source = self[data] = Source(message.op_name, file, line, function)
+        return source
+
+    def _places(self, frame: int) -> Iterator[tuple[str, int, str]]:
+        """Yields file, line and function of a stack frame and of its callers, the innermost first."""
+        tables, visited = self._tables, set[int]()
+        while 0 < frame <= len(tables.stack_frames) and frame not in visited:
+            visited.add(frame)
+            at = tables.stack_frames[frame - 1]
+            if not 0 < at.file_location_id <= len(tables.file_locations):
+                return
+            place = tables.file_locations[at.file_location_id - 1]
+            names = (tables.file_names, place.file_name_id), (tables.function_names, place.function_name_id)
+            file, function = (table[k - 1] if 0 < k <= len(table) else "" for table, k in names)
+            yield file, place.line, function
+            frame = at.parent_frame_id
 
 
 class Shapes(dict[bytes, Shape]):

@@ -41,7 +41,7 @@ CONTRACTED = EXTERNAL | VIEWS
 # Index of the operands in the result of the start of an asynchronous operation, where they are only forwarded.
 FORWARDING = {"async-start": 0, "all-gather-start": 0, "collective-permute-start": 0, "send": 0, "copy-start": 1}
 # Index of the result of an asynchronous operation's end in the result of its start.
-_RESULT = {
+FORWARDED = {
     "async-done": (1,),
     "all-gather-done": (1,),
     "collective-permute-done": (1,),
@@ -222,9 +222,9 @@ class ValueReader:
         elif i.opcode == "call":
             for index, (number, at, overwritten) in self._passed(self.module.computations[i.called[0]]).items():
                 yield index, operands[number][at], overwritten
-        elif i.opcode in _RESULT:
+        elif i.opcode in FORWARDED:
             for index, _ in i.shape.leaves:
-                at = (*_RESULT[i.opcode], *index)
+                at = (*FORWARDED[i.opcode], *index)
                 if at in operands[0]:
                     yield index, operands[0][at], False
         else:

@@ -11,7 +11,7 @@ call one operation per element of its result.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,21 @@ def known_trips(loop: Instruction) -> int | None:
         return max(0, int(config["known_trip_count"]["n"]))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def runs_of(module: HloModule) -> Mapping[str, float]:
+    """Counts how often one run of the module runs each computation in `HloModule.sequential`; keys are their names.
+
+    A loop body counts at least once, and infinitely often if XLA does not know the number of trips. Every branch of a
+    conditional counts as run.
+    """
+    runs = {c.name: 0.0 for c in module.sequential} | {module.entry.name: 1.0}
+    for computation in reversed(module.sequential):
+        for i in computation.instructions:
+            for name in {*i.called}.intersection(runs):
+                trips = known_trips(i) if i.opcode == "while" else 1
+                runs[name] += runs[computation.name] * (math.inf if trips is None else max(1, trips))
+    return runs
 
 
 class Works:
