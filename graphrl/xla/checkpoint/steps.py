@@ -1,0 +1,333 @@
+"""Whole training steps: their gradients follow plans, and XLA reports the memory of the whole step.
+
+A training step takes a gradient somewhere within, by `jax.value_and_grad` (as NNX and Equinox do too). Once a step is
+traced, its forward and its backward pass can no longer be told apart, and custom derivatives are gone. So plans enter
+while it is traced: `jax.grad` and `jax.value_and_grad` then differentiate the planned function (`_planned_vjp`). The
+plans to follow are a context of jax (`jax.make_user_context`), part of the keys of all its caches: a step that was
+jitted before is traced again within the context, and what was traced outside of it stays as it is.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.extend.source_info_util import register_exclusion
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.xla import libraries
+from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.microbatches import Loss, Microbatches
+from graphrl.xla.checkpoint.plans import program_text
+from graphrl.xla.checkpoint.program import CheckpointPlan, lift_tracers, program_of
+from graphrl.xla.checkpoint.rewrite import evaluate, fits
+from graphrl.xla.checkpoint.settings import Static, is_value, join_arguments
+from graphrl.xla.decorated import argument_names
+from graphrl.xla.libraries import Arguments, Library
+from graphrl.xla.topology import compile_for, concrete_mesh
+
+try:  # both gradients call this name, whenever and wherever the user has made them
+    from jax._src import api as _api
+
+    _vjp: Any = _api.vjp
+except (ImportError, AttributeError):
+    _api = _vjp = None  # type: ignore[assignment]
+
+register_exclusion(__file__)  # its lines are not the user's
+
+MESH = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
+
+
+class Rules:
+    """How gradients are computed while a step is traced; records the functions that are differentiated.
+
+    Args:
+      plans: plans for these functions, in their order; those without one stay as they are.
+      count: number of microbatches.
+      small: the functions at the size of one microbatch, if there are several.
+
+    Attributes:
+      losses: fingerprint -> function, in the order of the trace; the same function is there once.
+    """
+
+    def __init__(self, plans: Sequence[CheckpointPlan] = (), count: int = 1, small: Sequence[Loss] = ()) -> None:
+        self.losses: dict[str, Loss] = {}
+        self._plans, self._count, self._small = plans, count, small
+
+    def vjp(self, traced: "_Traced", primals: Sequence[Any], has_aux: bool) -> Any:
+        """Acts as `jax.vjp` of a traced function, of which `jax.value_and_grad` takes a gradient.
+
+        Raises:
+          ProblemError: the function cannot run in microbatches.
+        """
+        loss, _ = traced.loss, self.losses.setdefault(traced.loss.fingerprint, traced.loss)
+        number = [*self.losses].index(loss.fingerprint)
+        plan = self._plans[number] if number < len(self._plans) else CheckpointPlan()
+        if self._count == 1:
+            plan = plan if fits(loss.program, plan) else CheckpointPlan()  # planned for other shapes
+
+            def planned(*primals: Any) -> Any:
+                return traced.result(evaluate(loss.program, plan, [*traced.closed_over, *jax.tree.leaves(primals)]))
+
+            return _vjp(planned, *primals, has_aux=has_aux)
+        if number >= len(self._small):
+            raise ProblemError("microbatches: the step takes other gradients in a smaller batch")
+        parts = Microbatches.of(loss, self._small[number], self._count)
+        leaves, structure = jax.tree.flatten(primals)
+        results, gradients = parts.run(plan, _vjp, [*traced.closed_over, *map(jnp.asarray, leaves)])
+        left = iter(gradients)
+        whole = [next(left) if wanted else None for wanted in loss.wanted[len(traced.closed_over) :]]
+        value, *aux = traced.result(results) if has_aux else (traced.result(results),)
+        return value, lambda _: jax.tree.unflatten(structure, whole), *aux
+
+
+_RULES = jax.make_user_context(None)
+
+
+class _Traced(NamedTuple):
+    """A function of a gradient in a trace.
+
+    Attributes:
+      loss: the function.
+      closed_over: values that it closes over.
+      result: arrays -> its result: value, or value and auxiliary result.
+    """
+
+    loss: Loss
+    closed_over: list[Any]
+    result: Callable[[Sequence[Any]], Any]
+
+
+def _planned_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+    """Replaces `jax.vjp` in jax's gradients: within the context it follows the rules."""
+    rules = _RULES.value
+    if rules is None:
+        return _vjp(fun, *primals, has_aux=has_aux, **options)
+    with _RULES(None):  # gradients within the function are part of it
+        traced = _traced(fun, primals, has_aux)
+        if traced is None:
+            return _vjp(fun, *primals, has_aux=has_aux, **options)
+        return rules.vjp(traced, primals, has_aux)
+
+
+def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> _Traced | None:
+    """Traces the function of a gradient; None if it is no function to an array, or closes over a traced value in a way
+    that cannot be traced: then jax raises its own error, or takes its gradient as it is written.
+    """
+    leaves, structure = jax.tree.flatten(primals)
+    outputs: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        outputs[:], whole = jax.tree.flatten(fun(*jax.tree.unflatten(structure, leaves)))
+        arrays = [leaf for leaf in outputs if is_value(leaf)]
+        outputs[:] = [whole, [None if is_value(leaf) else leaf for leaf in outputs]]
+        return arrays
+
+    try:
+        closed = jax.make_jaxpr(flat)(*leaves)
+    except jax.errors.UnexpectedTracerError:
+        return None
+    if not closed.out_avals or closed.out_avals[0].shape != ():
+        return None
+    closed, tracers = lift_tracers(closed)
+    wanted = (*[False] * len(tracers), *(differentiable(jax.typeof(leaf)) for leaf in leaves))
+    text = repr((program_text(closed), wanted, [each.str_short() for each in closed.in_avals]))
+    whole, others = outputs
+
+    def result(arrays: Sequence[Any]) -> Any:
+        values = iter(arrays)
+        return jax.tree.unflatten(whole, [next(values) if each is None else each for each in others])
+
+    return _Traced(Loss(program_of(closed), wanted, hashlib.sha256(text.encode()).hexdigest()[:32]), tracers, result)
+
+
+class TracedStep(NamedTuple):
+    """A traced step.
+
+    Attributes:
+      closed: the step as a function of arrays.
+      donated: indices of its arguments that are donated.
+      losses: the functions of its gradients.
+    """
+
+    closed: core.ClosedJaxpr
+    donated: tuple[int, ...]
+    losses: tuple[Loss, ...]
+
+    def compile(self, chip: str | None) -> "StepMemory":
+        """Compiles the step for a chip, present or not, by default jax's first device; returns its memory.
+
+        Raises:
+          GraphrlError: XLA has no compiler for the chip here, does not compile the step, or reports no memory.
+        """
+        sharding = NamedSharding(concrete_mesh(MESH, chip), PartitionSpec())
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval in self.closed.in_avals]
+        memory = compile_for(core.jaxpr_as_fun(self.closed), *shapes, donate_argnums=self.donated).memory_analysis()
+        if memory is None:
+            raise GraphrlError("fit: this backend does not report the memory of a compiled step")
+        sizes = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes
+        return StepMemory(int(sizes[0] + sizes[1] - sizes[2]), int(memory.temp_size_in_bytes))
+
+
+class StepMemory(NamedTuple):
+    """Bytes of a compiled step, by XLA's figure.
+
+    Attributes:
+      outside: arguments and results; results in the memory of donated arguments count once.
+      temporaries: all else at the peak.
+    """
+
+    outside: int
+    temporaries: int
+
+    @property
+    def total(self) -> int:
+        """All bytes at the peak."""
+        return self.outside + self.temporaries
+
+
+class Step:
+    """A training step that can be traced, compiled and called under `Rules`.
+
+    Args:
+      fn: the step: a function, or what `jax.jit`, `nnx.jit` or `eqx.filter_jit` return.
+      options: options of `jax.jit`, for a function that is not jitted yet.
+      static: its static arguments.
+      batch_axis: for arguments that have the batch, by name, its axis in all their arrays.
+
+    Attributes:
+      options: these arguments, without the step.
+      batch_axis: as given.
+
+    Raises:
+      GraphrlError: jax's gradients cannot be planned in this version of jax.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], options: Mapping[str, Any], static: Static, batch_axis: Mapping[str, int]
+    ) -> None:
+        if _api is None:
+            raise GraphrlError("fit: this jax has another implementation of gradients: use graphrl.checkpoint")
+        _api.vjp = _planned_vjp
+        self.options, self.batch_axis = (options, static, batch_axis), batch_axis
+        self._fn, self._static, self._is_jitted, self._jit = fn, static, hasattr(fn, "lower"), options
+        if self._is_jitted and "donate_argnums" in options:
+            raise ProblemError("donate_argnums: the step is jitted already: give it to its jit")
+        self._jitted = fn if self._is_jitted else jax.jit(fn, **options)
+        self._libraries: dict[type[Library], tuple[Library, Any]] = {}
+
+    def call(self, rules: Rules | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls the step; jax traces and compiles it at the first call with these rules."""
+        kind = None if self._is_jitted else libraries.library_of((args, kwargs))
+        with _RULES(rules):
+            if kind is None:
+                return self._jitted(*args, **kwargs)
+            library, jitted = self._of_library(kind)
+            return library.call(jitted, args, kwargs)
+
+    def trace(
+        self, rules: Rules, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None = None
+    ) -> TracedStep:
+        """Traces the step.
+
+        Args:
+          rules: rules of its gradients.
+          args, kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s.
+          batch: batch size in place of that of the arguments.
+
+        Raises:
+          ProblemError: the arguments do not have the batch, or gradients cannot run in microbatches.
+        """
+        with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
+            call, static = self._static.split(encoded_args, encoded_kwargs)
+            leaves, structure = jax.tree.flatten(call)
+            if batch is not None:
+                axes = self._axes(args, kwargs, call)
+                leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
+
+            def run(*leaves: Any) -> list[Any]:
+                own, named = join_arguments(*jax.tree.unflatten(structure, leaves), static)
+                return jax.tree.leaves(target(*own, **named))
+
+            with _RULES(rules):
+                closed = jax.make_jaxpr(run)(*leaves)
+        donated = {
+            var
+            for eqn in closed.jaxpr.eqns
+            for var, is_donated in zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False)
+            if is_donated and not isinstance(var, core.Literal)
+        }
+        places = tuple(k for k, var in enumerate(closed.jaxpr.invars) if var in donated)
+        return TracedStep(closed, places, tuple(rules.losses.values()))
+
+    def batch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Returns the batch size of a call's arguments.
+
+        Raises:
+          ProblemError: no argument has the batch, or their sizes differ.
+        """
+        named = dict(zip(argument_names(self._fn, args, kwargs), [*args, *kwargs.values()], strict=True))
+        pairs = [(leaf, axis) for name, axis in self.batch_axis.items() for leaf in jax.tree.leaves(named.get(name))]
+        sizes = sorted({jnp.shape(leaf)[axis] for leaf, axis in pairs if 0 <= axis < jnp.ndim(leaf)})
+        if len(sizes) != 1:
+            raise ProblemError(f"batch_axis names arrays of {len(sizes)} batch sizes {sizes}: must be of one")
+        return int(sizes[0])
+
+    @contextlib.contextmanager
+    def _encoded(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[Callable[..., Any], Arguments]]:
+        """Context manager that yields a jitted function, and a call's arguments for it."""
+        kind = libraries.library_of((args, kwargs))
+        if kind is None:
+            yield self._jitted, (tuple(args), dict(kwargs))
+        else:
+            library, jitted = self._of_library(kind)
+            with library.encoded(args, kwargs) as encoded:
+                yield jitted, encoded
+
+    def _of_library(self, kind: type[Library]) -> tuple[Library, Any]:
+        """Returns the step as a function of encoded modules, and jitted; the own jit of a jitted step is within it."""
+        if kind not in self._libraries:
+            library = kind(self._fn, {} if self._is_jitted else self._jit)
+            jitted = library.pure if self._is_jitted else jax.jit(library.pure, **library.jit_kwargs)
+            self._libraries[kind] = library, jitted
+        return self._libraries[kind]
+
+    def _axes(self, args: Sequence[Any], kwargs: Mapping[str, Any], call: Any) -> list[int | None]:
+        """Returns for each array of a call the axis of the batch; None without.
+
+        Args:
+          args, kwargs: the user's arguments.
+          call: the call's encoded arguments.
+
+        Raises:
+          ProblemError: there is no argument of that name, or an array of it has no such axis.
+        """
+        names = argument_names(self._fn, args, kwargs)
+        if unknown := [name for name in self.batch_axis if name not in names]:
+            raise ProblemError(f"batch_axis has {unknown[0]!r}: the step's arguments are {', '.join(names)}")
+        encoded_args, encoded_kwargs = call
+        of = dict(zip(names, [*encoded_args, *(encoded_kwargs[name] for name in kwargs)], strict=True))
+        order = [*names[: len(encoded_args)], *sorted(encoded_kwargs)]  # of jax's pytrees
+        axes: list[int | None] = []
+        for name in order:
+            axis = self.batch_axis.get(name)
+            for leaf in jax.tree.leaves(of[name]):
+                if axis is not None and not 0 <= axis < jnp.ndim(leaf):
+                    shape = jnp.shape(leaf)
+                    raise ProblemError(f"batch_axis is {axis} for {name}, which has an array of shape {shape}")
+                axes.append(axis)
+        return axes
+
+
+def _resized(leaf: Any, axis: int | None, size: int) -> Any:
+    """Returns the type of an array with another size along an axis."""
+    if axis is None:
+        return leaf
+    shape = jnp.shape(leaf)
+    return jax.ShapeDtypeStruct((*shape[:axis], size, *shape[axis + 1 :]), leaf.dtype)
