@@ -17,6 +17,7 @@ from reproduce import gpu_compile
 from reproduce.checkpoint.batch import batch, values
 from reproduce.checkpoint.budgets import budgets, kept, planning
 from reproduce.checkpoint.device import device
+from reproduce.checkpoint.fit import fit, fit_batch
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
@@ -34,6 +35,8 @@ SECTIONS = {
     "sharded": Section("Sharded steps: memory of a device against estimated slowdown", sharded, gpu_compile.missing),
     "sharded-kept": Section("Budgets of a device in bytes, as compiled", sharded_kept, gpu_compile.missing),
     "sharded-values": Section("Values and gradients of sharded steps", sharded_values),
+    "fit": Section("Whole training steps within the memory of a device", fit, gpu_compile.missing),
+    "fit-batch": Section("Largest batches of whole training steps", fit_batch, gpu_compile.missing),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),
 }

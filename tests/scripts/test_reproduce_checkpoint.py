@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launched import Launch, launch
 from processes import check_fault
-from reproduce.checkpoint.batch import largest, values
+from reproduce.checkpoint.batch import values
 from reproduce.checkpoint.device import device
 from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Settings, build, plain
 from reproduce.checkpoint.rules import curve, tables
 
 from graphrl.errors import GraphrlError
+from graphrl.xla.checkpoint.fit import largest_size
 
 __all__ = ["launch"]
 
@@ -52,7 +53,7 @@ def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> Non
         tried.append(size)
         return size <= fits
 
-    size = largest(is_in, start, 0.02)
+    size = largest_size(is_in, start, 0.02)
     assert size <= fits < size + max(1, int(size * 0.02))
     assert len(tried) <= 22
     assert len(tried) <= 5 or not 0.98 * start <= fits < 1.02 * start

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import register_exclusion
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -68,7 +69,7 @@ class Rules:
         number = [*self.losses].index(loss.fingerprint)
         plan = self._plans[number] if number < len(self._plans) else CheckpointPlan()
         if self._count == 1:
-            plan = plan if fits(loss.program, plan) else CheckpointPlan()  # planned for other shapes
+            plan = _fitting_plan(loss, plan)
 
             def planned(*primals: Any) -> Any:
                 return traced.result(evaluate(loss.program, plan, [*traced.closed_over, *jax.tree.leaves(primals)]))
@@ -78,11 +79,17 @@ class Rules:
             raise ProblemError("microbatches: the step takes other gradients in a smaller batch")
         parts = Microbatches.of(loss, self._small[number], self._count)
         leaves, structure = jax.tree.flatten(primals)
-        results, gradients = parts.run(plan, _vjp, [*traced.closed_over, *map(jnp.asarray, leaves)])
-        left = iter(gradients)
-        whole = [next(left) if wanted else None for wanted in loss.wanted[len(traced.closed_over) :]]
+        args = [*traced.closed_over, *map(jnp.asarray, leaves)]
+        results, gradients = parts.run(_fitting_plan(parts.small, plan), _vjp, args)
+        left, own = iter(gradients), zip(leaves, loss.wanted[len(traced.closed_over) :], strict=True)
+        whole = [next(left) if wanted else np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf, wanted in own]
         value, *aux = traced.result(results) if has_aux else (traced.result(results),)
         return value, lambda _: jax.tree.unflatten(structure, whole), *aux
+
+
+def _fitting_plan(loss: Loss, plan: CheckpointPlan) -> CheckpointPlan:
+    """Returns the plan; none for a function of other equations, such as that of arguments with other shapes."""
+    return plan if fits(loss.program, plan) else CheckpointPlan()
 
 
 _RULES = jax.make_user_context(None)
@@ -240,11 +247,15 @@ class Step:
           batch: batch size in place of that of the arguments.
 
         Raises:
-          ProblemError: the arguments do not have the batch, or gradients cannot run in microbatches.
+          ProblemError: the arguments do not have the batch or are on several devices, or the step cannot run with
+            another batch or in microbatches.
         """
         with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
             call, static = self._static.split(encoded_args, encoded_kwargs)
             leaves, structure = jax.tree.flatten(call)
+            devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
+            if devices > 1:
+                raise ProblemError(f"fit: the step's arguments are on {devices} devices: must be on one")
             if batch is not None:
                 axes = self._axes(args, kwargs, call)
                 leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
@@ -253,8 +264,16 @@ class Step:
                 own, named = join_arguments(*jax.tree.unflatten(structure, leaves), static)
                 return jax.tree.leaves(target(*own, **named))
 
-            with _RULES(rules):
-                closed = jax.make_jaxpr(run)(*leaves)
+            try:
+                with _RULES(rules):
+                    closed = jax.make_jaxpr(run)(*leaves)
+            except (TypeError, ValueError) as error:  # the step runs with its own batch, so shapes are written into it
+                if batch is None or isinstance(error, GraphrlError):
+                    raise
+                why = " ".join(str(error).split())[:200]
+                raise ProblemError(
+                    f"the step does not run with a batch of {batch} (its shapes must follow its arguments): {why}"
+                ) from error
         donated = {
             var
             for eqn in closed.jaxpr.eqns
@@ -268,14 +287,20 @@ class Step:
         """Returns the batch size of a call's arguments.
 
         Raises:
-          ProblemError: no argument has the batch, or their sizes differ.
+          ProblemError: there is no argument of a name, an array has no such axis, or batch sizes differ.
         """
-        named = dict(zip(argument_names(self._fn, args, kwargs), [*args, *kwargs.values()], strict=True))
-        pairs = [(leaf, axis) for name, axis in self.batch_axis.items() for leaf in jax.tree.leaves(named.get(name))]
-        sizes = sorted({jnp.shape(leaf)[axis] for leaf, axis in pairs if 0 <= axis < jnp.ndim(leaf)})
+        names = argument_names(self._fn, args, kwargs)
+        if unknown := [name for name in self.batch_axis if name not in names]:
+            raise ProblemError(f"batch_axis has {unknown[0]!r}: the step's arguments are {', '.join(names)}")
+        named, sizes = dict(zip(names, [*args, *kwargs.values()], strict=True)), set[int]()
+        for name, axis in self.batch_axis.items():
+            for shape in map(jnp.shape, jax.tree.leaves(named[name])):
+                if not 0 <= axis < len(shape):
+                    raise ProblemError(f"batch_axis is {axis} for {name}, which has an array of shape {shape}")
+                sizes.add(shape[axis])
         if len(sizes) != 1:
-            raise ProblemError(f"batch_axis names arrays of {len(sizes)} batch sizes {sizes}: must be of one")
-        return int(sizes[0])
+            raise ProblemError(f"batch_axis names arrays of batch sizes {sorted(sizes)}: must be of one")
+        return sizes.pop()
 
     @contextlib.contextmanager
     def _encoded(
@@ -299,30 +324,11 @@ class Step:
         return self._libraries[kind]
 
     def _axes(self, args: Sequence[Any], kwargs: Mapping[str, Any], call: Any) -> list[int | None]:
-        """Returns for each array of a call the axis of the batch; None without.
-
-        Args:
-          args, kwargs: the user's arguments.
-          call: the call's encoded arguments.
-
-        Raises:
-          ProblemError: there is no argument of that name, or an array of it has no such axis.
-        """
-        names = argument_names(self._fn, args, kwargs)
-        if unknown := [name for name in self.batch_axis if name not in names]:
-            raise ProblemError(f"batch_axis has {unknown[0]!r}: the step's arguments are {', '.join(names)}")
+        """Returns for each array of an encoded call the axis of the batch; None without."""
         encoded_args, encoded_kwargs = call
-        of = dict(zip(names, [*encoded_args, *(encoded_kwargs[name] for name in kwargs)], strict=True))
-        order = [*names[: len(encoded_args)], *sorted(encoded_kwargs)]  # of jax's pytrees
-        axes: list[int | None] = []
-        for name in order:
-            axis = self.batch_axis.get(name)
-            for leaf in jax.tree.leaves(of[name]):
-                if axis is not None and not 0 <= axis < jnp.ndim(leaf):
-                    shape = jnp.shape(leaf)
-                    raise ProblemError(f"batch_axis is {axis} for {name}, which has an array of shape {shape}")
-                axes.append(axis)
-        return axes
+        names = argument_names(self._fn, args, kwargs)[: len(encoded_args)]
+        parts = [*zip(names, encoded_args, strict=True), *sorted(encoded_kwargs.items())]  # the order of jax's pytrees
+        return [self.batch_axis.get(name) for name, part in parts for _ in jax.tree.leaves(part)]
 
 
 def _resized(leaf: Any, axis: int | None, size: int) -> Any:

@@ -126,6 +126,7 @@ SHARDED = (
     "fully sharded transformer", "fully sharded Llama", "tensor-parallel Llama", "expert-parallel mixture of experts",
     "data-parallel vision transformer", "data-parallel U-Net",
 )  # fmt: skip
+WHOLE = ("Optax decoder", "NNX vision transformer", "Equinox decoder")  # programs of `fit`
 CHIP = "h200"  # of predicted times
 NONE = "none"
 POLICIES: Mapping[str, Any] = {
@@ -228,7 +229,7 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program, method or chip is not known.
         """
-        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED))
+        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED, *WHOLE))
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, FITTED))
         find_chip(self.chip)
 
