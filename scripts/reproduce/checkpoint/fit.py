@@ -52,7 +52,7 @@ STEPS = {
         {"batch": 8, "side": 8, "patch": 4, "depth": 2, "width": 16, "heads": 2},
     ),
     WHOLE[2]: Kind(
-        whole.equinox_decoder, {**_TEXT, "depth": 6, "hidden": 2816}, {**_SMALL_TEXT, "hidden": 24}
+        whole.equinox_decoder, {**_TEXT, "batch": 48, "depth": 6, "hidden": 2816}, {**_SMALL_TEXT, "hidden": 24}
     ),
 }  # fmt: skip
 
