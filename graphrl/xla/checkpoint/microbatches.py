@@ -54,13 +54,13 @@ class Microbatches(NamedTuple):
 
     Attributes:
       small: the loss of one microbatch.
-      count: number of microbatches.
+      number: number of microbatches.
       axes: for each argument, the axis of the batch; None without.
       combined: for each result, how the results of the microbatches become one.
     """
 
     small: Loss
-    count: int
+    number: int
     axes: tuple[int | None, ...]
     combined: tuple[Combined, ...]
 
@@ -110,9 +110,11 @@ class Microbatches(NamedTuple):
 
         avals = self.small.program.closed.out_avals
         first = [jnp.zeros(avals[k].shape, avals[k].dtype) for k in means], [jnp.zeros_like(args[k]) for k in smooth]
-        blocks = [_blocks(arg, axis, self.count) for arg, axis in zip(args, self.axes, strict=True) if axis is not None]
-        sums, stacks = jax.lax.scan(step, first, (jnp.arange(self.count), blocks))
-        averages, gradients = jax.tree.map(lambda total: total / self.count, sums)
+        blocks = [
+            _blocks(arg, axis, self.number) for arg, axis in zip(args, self.axes, strict=True) if axis is not None
+        ]
+        sums, stacks = jax.lax.scan(step, first, (jnp.arange(self.number), blocks))
+        averages, gradients = jax.tree.map(lambda total: total / self.number, sums)
         results = dict(zip(means, averages, strict=True)) | self._once(args)
         results |= {k: _joined(stack, self.combined[k]) for k, stack in zip(joined, stacks, strict=True)}
         return [results[k] for k in range(len(self.combined))], gradients

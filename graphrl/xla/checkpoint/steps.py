@@ -261,7 +261,8 @@ class Step:
                 leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
 
             def run(*leaves: Any) -> list[Any]:
-                own, named = join_arguments(*jax.tree.unflatten(structure, leaves), static)
+                own, named = jax.tree.unflatten(structure, leaves)
+                own, named = join_arguments(own, named, static)
                 return jax.tree.leaves(target(*own, **named))
 
             try:

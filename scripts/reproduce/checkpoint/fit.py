@@ -91,7 +91,7 @@ def _fitted(settings: Settings, name: str, room: int, *, largest: bool = False) 
     def measured() -> Figures:
         step, started = build(settings, name), time.perf_counter()
         own = step.step(undecorated, 1)
-        options = {"memory": f"{room}B", "batch_axis": step.batch_axis, "chip": CHIP, "cache": False}
+        options: dict[str, Any] = {"memory": f"{room}B", "batch_axis": step.batch_axis, "chip": CHIP, "cache": False}
         try:
             fitted = graphrl.fit(own, *step.args, largest_batch=largest, **options)
         except UnmetError as error:
