@@ -22,7 +22,7 @@ from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.process import installed_version, pause_gc
-from graphrl.units import format_bytes, parse_bytes
+from graphrl.units import format_bytes, format_seconds, parse_bytes
 from graphrl.xla.checkpoint.microbatches import Loss
 from graphrl.xla.checkpoint.plans import VERSION, Planner, program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan
@@ -52,6 +52,7 @@ def fit(
     seconds: float = SECONDS,
     seed: int = 0,
     cache: bool = True,
+    progress: Callable[[str], None] | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
@@ -89,6 +90,7 @@ def fit(
       offload: whether values may be moved to host memory; by default, only if nothing fits otherwise.
       method, seed, cache: as in `checkpoint`.
       seconds: time of each search for a plan, in seconds; there are some for each number of microbatches.
+      progress: called with a line about each way of running the step that XLA has compiled, such as `print`.
       donate_argnums: as in `jax.jit`, if the step is not jitted yet; so are `static_argnums` and `static_argnames`.
       static_argnums, static_argnames: static arguments; of a jitted step, those that it was jitted with.
       **kwargs: the step's keyword arguments.
@@ -107,6 +109,8 @@ def fit(
         raise ProblemError(f'batch_axis is {batch_axis!r}: must name arguments, such as {{"batch": 0}}')
     if largest_batch and not batch_axis:
         raise ProblemError('largest_batch needs batch_axis, such as {"batch": 0}')
+    if progress is not None and not callable(progress):
+        raise ProblemError(f"progress is {progress!r}: must be a function of a line, such as print")
     if not isinstance(memory, str):
         raise ProblemError(f'memory is {memory!r}: must be bytes such as "80GiB"')
     may_offload = False if offload is None else offload
@@ -122,7 +126,7 @@ def fit(
         if value != ()
     }
     whole = Step(step, options, static, dict(batch_axis or {}))
-    call = _Call(whole, function_name(step), args, kwargs, settings)
+    call = _Call(whole, function_name(step), args, kwargs, settings, progress)
     fitting = _largest(call) if largest_batch else _stored(call, offload)
     return FittedFunction(step, whole, fitting)
 
@@ -206,6 +210,7 @@ class _Call:
       name: its name.
       args, kwargs: its arguments.
       settings: the options; the budget is the limit of memory.
+      progress: as in `fit`.
       batch: batch size in place of that of the arguments.
     """
 
@@ -214,6 +219,7 @@ class _Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     settings: Settings
+    progress: Callable[[str], None] | None
     batch: int | None = None
 
     @functools.cached_property
@@ -247,6 +253,15 @@ class _Call:
     def chip_name(self) -> str | None:
         """Name of the chip to compile for; None for jax's first device."""
         return None if self.settings.chip is None else self.settings.resolved_chip.name
+
+    def show(self, way: FitTry) -> None:
+        """Reports progress: a way that XLA has compiled."""
+        if self.progress is not None:
+            fits = "fits" if way.bytes <= self.limit else f"does not fit {format_bytes(self.limit)}"
+            batch = "" if self.size is None else f"batch {self.size}, {way.microbatches} microbatches, "
+            self.progress(
+                f"{self.name}: {batch}{way.plan}: {format_bytes(way.bytes)}, {fits}; {format_seconds(way.seconds)}"
+            )
 
     def seconds(self, traced: TracedStep) -> float:
         """Estimates the run time of a traced step in seconds."""
@@ -292,7 +307,7 @@ class _Candidate:
             CheckpointPlan() if number == self._main else self._other(planner)
             for number, planner in enumerate(self._planners)
         ]
-        self._measure = cached(self._compiled)
+        self._traced, self._measure = cached(self._trace), cached(self._compiled)
         self._searched = functools.lru_cache(self._search)
 
     @functools.cached_property
@@ -399,7 +414,7 @@ class _Candidate:
             lowest = dataclasses.replace(goal, peak=1.02 * (error.least or math.inf))
             return planner.plan(planner.search(lowest).choice)
 
-    def _traced(self, choice: Choice) -> TracedStep:
+    def _trace(self, choice: Choice) -> TracedStep:
         small = self._small if self.count > 1 else ()
         return self._call.trace(Rules(self.plans(choice), self.count, small))
 
@@ -407,6 +422,7 @@ class _Candidate:
         traced = self._traced(choice)
         each = self._try(choice, traced, traced.compile(self._call.chip_name).total, is_compiled=True)
         self.tries.append(each)
+        self._call.show(each)
         return each
 
     def _try(self, choice: Choice, traced: TracedStep, size: int, *, is_compiled: bool) -> FitTry:
@@ -477,6 +493,7 @@ def _search(call: _Call, counts: Iterable[int]) -> Fitting:
     """
     begin, memory = time.monotonic(), call.plain_memory
     plain = FitTry(1, "as it is", memory.total, True, call.seconds(call.plain))
+    call.show(plain)
     if memory.total <= call.limit:
         return _fitting(call, None, [plain], begin)
     if not call.plain.losses:

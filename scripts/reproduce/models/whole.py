@@ -40,7 +40,7 @@ def averaged(value_and_grad: Callable[..., Any], params: Any, batch: Any, count:
         return value_and_grad(params, batch)
     parts = jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
     first = jax.tree.map(lambda x: x[0], parts)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(value_and_grad, params, first))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: value_and_grad(params, first)))
 
     def add(sums: Any, part: Any) -> Any:
         return jax.tree.map(jnp.add, sums, value_and_grad(params, part)), None

@@ -93,8 +93,12 @@ def test_a_step_that_fits_stays_as_it_is() -> None:
 
 def test_a_step_fits_by_recomputation() -> None:
     limit = plain() // 2
-    fitted = fit(step, *arguments(), memory=f"{limit}B")
+    lines: list[str] = []
+    fitted = fit(step, *arguments(), memory=f"{limit}B", progress=lines.append)
     report = fitted.report()
+    assert len(lines) == sum(each.is_compiled for each in report.tries)
+    assert lines[0].startswith("step: as it is: ")
+    assert " does not fit " in lines[0]
     assert report.fitted.microbatches == 1
     assert report.fitted.is_compiled
     assert needed(fitted, *arguments()) == report.fitted.bytes <= limit
@@ -224,6 +228,7 @@ def test_steps_that_cannot_be_fitted_are_refused_in_one_line(function: Any, axes
         ({"memory": "1kB"}, "memory is 1kB: arguments and results alone need"),
         ({"memory": "1MB", "batch_axis": 0}, "batch_axis is 0: must name arguments"),
         ({"memory": "1MB", "largest_batch": True}, "largest_batch needs batch_axis"),
+        ({"memory": "1MB", "progress": 3}, "progress is 3: must be a function"),
     ],
 )
 def test_options_at_fault(options: Any, fault: str) -> None:
