@@ -38,6 +38,7 @@ from graphrl.xla.decorated import Decorated, function_name
 FORMAT = "graphrl-fit"
 LOWER = (0.75, 0.5)  # shares of the temporaries of the plan found, for which the report states the time
 PRECISION = 0.02  # of the largest batch
+REGULAR = "regular"  # the search method for plans with alike layers
 
 
 def fit(
@@ -327,7 +328,7 @@ class _Candidate:
     def lowest(self) -> float:
         """Predicted bytes of temporaries, with the gradients, of the lowest plan with alike layers."""
         try:
-            return self._searched(1.0, "regular").report.planned.peak_bytes
+            return self._searched(1.0, REGULAR).report.planned.peak_bytes
         except UnmetError as error:
             return error.least or math.inf
 
@@ -358,7 +359,7 @@ class _Candidate:
         try:
             result = verified(
                 lambda goal: self._searched(goal.peak, None),
-                lambda goal: self._searched(goal.peak, "regular"),
+                lambda goal: self._searched(goal.peak, REGULAR),
                 self._planners[self._main].unplanned,
                 Goal(peak=self._room, moves=self._call.settings.offload),
                 needed,
@@ -393,12 +394,24 @@ class _Candidate:
         return self._try(self.first.choice, traced, predicted, is_compiled=False)
 
     def _search(self, peak: float, method: str | None) -> Result:
-        """Searches for a plan of the verified gradient: `peak` bytes are for temporaries, with the gradients."""
+        """Searches for a plan of the verified gradient; without `method`, takes the faster of the plan found by that
+        of the settings and the one with alike layers, by the estimate of the whole step.
+
+        Args:
+          peak: limit of bytes for temporaries, with the gradients.
+          method: search method.
+        """
         goal = Goal(peak=max(peak - self._gradients, 1.0), moves=self._call.settings.offload)
-        try:
-            result = self._planners[self._main].search(goal, method)
-        except UnmetError as error:
-            raise UnmetError(str(error), None if error.least is None else error.least + self._gradients) from None
+        results, faults = list[Result](), list[UnmetError]()
+        for each in dict.fromkeys([REGULAR, self._call.settings.method] if method is None else [method]):
+            try:
+                results.append(self._planners[self._main].search(goal, each))
+            except UnmetError as error:
+                faults.append(error)
+        if not results:
+            least = min(math.inf if error.least is None else error.least for error in faults)
+            raise UnmetError(str(faults[0]), least + self._gradients)
+        result = min(results, key=lambda each: self._call.seconds(self._traced(each.choice)))
         planned = result.report.planned
         planned = dataclasses.replace(planned, peak_bytes=planned.peak_bytes + self._gradients)
         return result._replace(report=dataclasses.replace(result.report, planned=planned))

@@ -27,6 +27,7 @@ from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GiB
 COUNTS = (1, 2, 4, 8)  # of microbatches
+SECONDS = 3.0  # of each search
 RULES: Mapping[str, Wrap] = {
     NONE: undecorated,
     "nothing saveable": functools.partial(jax.checkpoint, policy=POLICIES["nothing saveable"]),
@@ -42,17 +43,19 @@ class Kind(NamedTuple):
     small: Mapping[str, Any]
 
 
-_TEXT = {"batch": 80, "depth": 4, "width": 1024, "heads": 16, "tokens": 1024, "words": 32768}
+_TEXT = {"width": 1024, "heads": 16, "tokens": 1024}
 _SMALL_TEXT = {"batch": 8, "depth": 2, "width": 16, "heads": 2, "tokens": 8, "words": 32}
 STEPS = {
-    WHOLE[0]: Kind(whole.optax_decoder, _TEXT, _SMALL_TEXT),
+    WHOLE[0]: Kind(whole.optax_decoder, {**_TEXT, "batch": 112, "depth": 3, "words": 16384}, _SMALL_TEXT),
     WHOLE[1]: Kind(
         whole.nnx_images,
-        {"batch": 1024, "side": 224, "patch": 16, "depth": 6, "width": 768, "heads": 12},
+        {"batch": 2048, "side": 224, "patch": 16, "depth": 3, "width": 768, "heads": 12},
         {"batch": 8, "side": 8, "patch": 4, "depth": 2, "width": 16, "heads": 2},
     ),
     WHOLE[2]: Kind(
-        whole.equinox_decoder, {**_TEXT, "batch": 48, "depth": 6, "hidden": 2816}, {**_SMALL_TEXT, "hidden": 24}
+        whole.equinox_decoder,
+        {**_TEXT, "batch": 48, "depth": 6, "hidden": 2816, "words": 32768},
+        {**_SMALL_TEXT, "hidden": 24},
     ),
 }  # fmt: skip
 
@@ -91,7 +94,13 @@ def _fitted(settings: Settings, name: str, room: int, *, largest: bool = False) 
     def measured() -> Figures:
         step, started = build(settings, name), time.perf_counter()
         own = step.step(undecorated, 1)
-        options: dict[str, Any] = {"memory": f"{room}B", "batch_axis": step.batch_axis, "chip": CHIP, "cache": False}
+        options: dict[str, Any] = {
+            "memory": f"{room}B",
+            "batch_axis": step.batch_axis,
+            "chip": CHIP,
+            "cache": False,
+            "seconds": SECONDS,
+        }
         try:
             fitted = graphrl.fit(own, *step.args, largest_batch=largest, **options)
         except UnmetError as error:
