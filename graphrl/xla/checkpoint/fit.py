@@ -38,6 +38,7 @@ from graphrl.xla.decorated import Decorated, function_name
 FORMAT = "graphrl-fit"
 LOWER = (0.75, 0.5)  # shares of the temporaries of the plan found, for which the report states the time
 PRECISION = 0.02  # of the largest batch
+CPU = "cpu"  # the chip whose memory is the host's
 REGULAR = "regular"  # the search method for plans with alike layers
 
 
@@ -89,7 +90,7 @@ def fit(
       chip: the chip, as in `checkpoint`. If it is not here (an H100 or H200), XLA compiles for it by the extra
         `gpu-compile`; by default jax's first device.
       offload: whether values may be moved to host memory; by default, only if nothing fits otherwise.
-      method, seed, cache: as in `checkpoint`.
+      method, seed, cache: as in `checkpoint`; largest batches are not stored.
       seconds: time of each search for a plan, in seconds; there are some for each number of microbatches.
       progress: called with a line about each way of running the step that XLA has compiled, such as `print`.
       donate_argnums: as in `jax.jit`, if the step is not jitted yet; so are `static_argnums` and `static_argnames`.
@@ -116,6 +117,7 @@ def fit(
         raise ProblemError(f'memory is {memory!r}: must be bytes such as "80GiB"')
     may_offload = False if offload is None else offload
     settings = Settings(memory, None, chip, may_offload, method, seconds, seed, cache, verify=True)
+    is_last = offload is None and settings.resolved_chip.name != CPU  # the host is tried last
     static = Static.of(static_argnums, static_argnames)
     options = {
         name: value
@@ -128,7 +130,7 @@ def fit(
     }
     whole = Step(step, options, static, dict(batch_axis or {}))
     call = _Call(whole, function_name(step), args, kwargs, settings, progress)
-    fitting = _largest(call) if largest_batch else _stored(call, offload)
+    fitting = _largest(call) if largest_batch else _stored(call, is_last)
     return FittedFunction(step, whole, fitting)
 
 
@@ -277,10 +279,17 @@ class _Call:
                 last = count
                 yield count
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, host_is_last: bool) -> str:
         """Hashes the step, the options, and the versions of graphrl and jax."""
         settings, traced = self.settings, self.plain
-        options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed
+        options = (
+            settings.budget,
+            settings.offload,
+            host_is_last,
+            settings.method,
+            float(settings.seconds),
+            settings.seed,
+        )
         versions = installed_version(), VERSION, jax.__version__, settings.verified_for(None)
         shapes = [aval.str_short() for aval in traced.closed.in_avals]
         text = program_text(traced.closed), shapes, traced.donated, sorted(self.step.batch_axis.items()), self.size
@@ -291,13 +300,18 @@ class _Call:
 class _Candidate:
     """A step with a number of microbatches: plans for its gradients, of which the one that needs most is verified.
 
-    Attributes:
+    Args:
+      call: a call of the step.
       count: number of microbatches.
+      moves: whether values may be moved to the host.
+
+    Attributes:
+      count: as given.
       tries: all that was compiled.
     """
 
-    def __init__(self, call: _Call, count: int) -> None:
-        self._call, self.count, self.tries = call, count, list[FitTry]()
+    def __init__(self, call: _Call, count: int, moves: bool) -> None:
+        self._call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
         self._small = call.plain.losses if count == 1 else call.trace(Rules(), count).losses
         self._planners = [Planner(call.name, each.program, each.wanted, call.settings) for each in self._small]
         peaks = [planner.pricing.plain.peak for planner in self._planners]
@@ -361,7 +375,7 @@ class _Candidate:
                 lambda goal: self._searched(goal.peak, None),
                 lambda goal: self._searched(goal.peak, REGULAR),
                 self._planners[self._main].unplanned,
-                Goal(peak=self._room, moves=self._call.settings.offload),
+                Goal(peak=self._room, moves=self._moves),
                 needed,
                 str,
             )
@@ -401,7 +415,7 @@ class _Candidate:
           peak: limit of bytes for temporaries, with the gradients.
           method: search method.
         """
-        goal = Goal(peak=max(peak - self._gradients, 1.0), moves=self._call.settings.offload)
+        goal = Goal(peak=max(peak - self._gradients, 1.0), moves=self._moves)
         results, faults = list[Result](), list[UnmetError]()
         for each in dict.fromkeys([REGULAR, self._call.settings.method] if method is None else [method]):
             try:
@@ -420,7 +434,7 @@ class _Candidate:
         """Returns the plan of a gradient that is not verified: within the limit by the model, or else the lowest."""
         if planner.pricing.plain.peak <= self._room:
             return CheckpointPlan()
-        goal = Goal(peak=float(max(self._room - self._gradients, 1)), moves=self._call.settings.offload)
+        goal = Goal(peak=float(max(self._room - self._gradients, 1)), moves=self._moves)
         try:
             return planner.plan(planner.search(goal).choice)
         except UnmetError as error:
@@ -458,20 +472,17 @@ def _described(plan: CheckpointPlan) -> str:
         regions, stretches = [*regions, *body.regions], stretches + (body.stretch > 1)
         bodies += body.bodies.values()
     moved = sum(len(region.moved) for region in regions)
-    counts = (
-        ("{} segment{} recomputed", len(regions)),
-        ("{} loop{} in stretches", stretches),
-        (
-            "{} value{} offloaded",
-            moved,
-        ),
-    )
-    return ", ".join(text.format(count, "s" * (count > 1)) for text, count in counts if count)
+    counts = {
+        "{} segment{} recomputed": len(regions),
+        "{} loop{} in stretches": stretches,
+        "{} value{} offloaded": moved,
+    }
+    return ", ".join(text.format(count, "s" * (count > 1)) for text, count in counts.items() if count)
 
 
-def _stored(call: _Call, offload: bool | None) -> Fitting:
-    """Returns how a step fits: as found before, or by a new search, with the host only if nothing fits without."""
-    path = cache_folder("fits") / f"{call.fingerprint()}.json"
+def _stored(call: _Call, host_is_last: bool) -> Fitting:
+    """Returns how a step fits: as found before, or by a new search, and another with the host if nothing fits."""
+    path = cache_folder("fits") / f"{call.fingerprint(host_is_last)}.json"
     if call.settings.cache:
         try:
             fitting = read_document(path, Fitting, FORMAT, VERSION)
@@ -481,9 +492,9 @@ def _stored(call: _Call, offload: bool | None) -> Fitting:
     try:
         fitting = _search(call, call.counts())
     except UnmetError:
-        if offload is not None:
+        if not host_is_last:
             raise
-        fitting = _search(_on_host(call), call.counts())
+        fitting = _search(call, call.counts(), moves=True)
     if call.settings.cache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -493,13 +504,14 @@ def _stored(call: _Call, offload: bool | None) -> Fitting:
     return fitting
 
 
-def _on_host(call: _Call) -> _Call:
-    return dataclasses.replace(call, settings=dataclasses.replace(call.settings, offload=True))
-
-
 @pause_gc()
-def _search(call: _Call, counts: Iterable[int]) -> Fitting:
-    """Searches for the fastest way to fit a step, with these numbers of microbatches, ascending.
+def _search(call: _Call, counts: Iterable[int], moves: bool = False) -> Fitting:
+    """Searches for the fastest way to fit a step.
+
+    Args:
+      call: a call of the step.
+      counts: numbers of microbatches, ascending.
+      moves: whether values may be moved to the host.
 
     Raises:
       UnmetError: nothing found fits; one line states the least bytes.
@@ -517,7 +529,7 @@ def _search(call: _Call, counts: Iterable[int]) -> Fitting:
     best: _Found | None = None
     least, fastest = math.inf, math.inf
     for count in counts:
-        candidates.append(_Candidate(call, count))
+        candidates.append(_Candidate(call, count, moves or call.settings.offload))
         waiting.append(candidates[-1])
         if candidates[-1].is_plain or fastest < candidates[-1].seconds < math.inf:  # more of them only take more time
             best, least = _verified(waiting, best, least)
@@ -605,7 +617,7 @@ def _largest(call: _Call) -> Fitting:
         return size in fittings
 
     # the lowest plan's bytes are nearly linear in the batch
-    lowest = _Candidate(dataclasses.replace(call, batch=own), 1).lowest
+    lowest = _Candidate(dataclasses.replace(call, batch=own), 1, call.settings.offload).lowest
     start = max(1, int(own * max(0.0, call.limit - call.plain_memory.outside) / max(lowest, 1.0)))
     largest = largest_size(fits, start)
     if not largest:

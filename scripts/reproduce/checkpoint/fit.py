@@ -18,7 +18,7 @@ from graphrl.xla.checkpoint.fit import largest_size
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Static, UnmetError
 from graphrl.xla.checkpoint.steps import Rules, Step
-from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, Settings
+from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, Settings, covered
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import whole
 from reproduce.models.losses import Wrap, undecorated
@@ -169,6 +169,7 @@ def fit(settings: Settings) -> Iterator[Table]:
     summary = (
         f"`graphrl.fit` is within the memory in {kept} of {total} cases, and by estimate as fast as the best "
         f"combination by hand, or faster, in {ahead}."
+        f"{covered(selected(settings), WHOLE)}"
     )
     headings = ["step", "memory", "graphrl.fit", "needs", "slowdown", "by hand", "needs", "slowdown", "fitting, s"]
     yield settings.measurements.table("Whole steps", how, markdown(headings, lines), summary=summary)
@@ -208,6 +209,7 @@ def fit_batch(settings: Settings) -> Iterator[Table]:
     )
     mean = sum(gains) / max(1, len(gains))
     summary = f"On the mean `graphrl.fit` finds {mean:.2f} times the batch of the best rule by hand."
+    summary += covered(selected(settings), WHOLE)
     headings = ["step", "memory", "graphrl.fit", "rule by hand", "its batch", "fitting, s"]
     yield settings.measurements.table("Largest batches of whole steps", how, markdown(headings, lines), summary=summary)
 

@@ -244,6 +244,14 @@ class Settings(launcher.Settings):
         return "small" if self.quick else "full"
 
 
+def covered(selected: Sequence[str], every: Sequence[str]) -> str:
+    """States which of several programs a table is of, if not all."""
+    if len(selected) == len(every):
+        return ""
+    named = ", ".join(selected)
+    return f" Figures are of {len(selected)} of {len(every)} programs ({named}); the others are not measured."
+
+
 # XLA leaves a fifth of a device's memory free, and of the rest a twentieth of the part that arguments do not take.
 _OF_DEVICE, _OF_REST = 0.8, 0.95
 
