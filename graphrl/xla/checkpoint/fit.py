@@ -7,7 +7,6 @@ those that fit by the model are compiled in the order of estimated seconds, unti
 
 import dataclasses
 import functools
-import hashlib
 import math
 import time
 import warnings
@@ -21,18 +20,17 @@ from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
-from graphrl.process import installed_version, pause_gc
-from graphrl.units import format_bytes, format_seconds, parse_bytes
+from graphrl.process import pause_gc
+from graphrl.units import format_bytes
 from graphrl.xla.checkpoint.microbatches import Loss
-from graphrl.xla.checkpoint.plans import VERSION, Planner, program_text
+from graphrl.xla.checkpoint.plans import VERSION, Planner
 from graphrl.xla.checkpoint.program import CheckpointPlan
 from graphrl.xla.checkpoint.report import FitReport, FitTry
 from graphrl.xla.checkpoint.search import Result, cached, verified
-from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import SECONDS, Settings, Static, UnmetError
 from graphrl.xla.checkpoint.solvers.choice import Choice
 from graphrl.xla.checkpoint.solvers.goal import Goal
-from graphrl.xla.checkpoint.steps import Rules, Step, StepMemory, TracedStep
+from graphrl.xla.checkpoint.steps import Rules, Step, StepCall, TracedStep
 from graphrl.xla.decorated import Decorated, function_name
 
 FORMAT = "graphrl-fit"
@@ -129,7 +127,7 @@ def fit(
         if value != ()
     }
     whole = Step(step, options, static, dict(batch_axis or {}))
-    call = _Call(whole, function_name(step), args, kwargs, settings, progress)
+    call = StepCall(whole, function_name(step), args, kwargs, settings, progress)
     fitting = _largest(call) if largest_batch else _stored(call, is_last)
     return FittedFunction(step, whole, fitting)
 
@@ -204,99 +202,6 @@ def _has_shape(leaf: Any) -> bool:
     return hasattr(leaf, "shape")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """A call of a step to fit.
-
-    Attributes:
-      step: the step.
-      name: its name.
-      args, kwargs: its arguments.
-      settings: the options; the budget is the limit of memory.
-      progress: as in `fit`.
-      batch: batch size in place of that of the arguments.
-    """
-
-    step: Step
-    name: str
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    settings: Settings
-    progress: Callable[[str], None] | None
-    batch: int | None = None
-
-    @functools.cached_property
-    def limit(self) -> int:
-        """The limit of memory in bytes."""
-        return parse_bytes(str(self.settings.budget))
-
-    @functools.cached_property
-    def size(self) -> int | None:
-        """The batch size; None if no argument has the batch."""
-        if self.batch is not None or not self.step.batch_axis:
-            return self.batch
-        return self.step.batch(self.args, self.kwargs)
-
-    def trace(self, rules: Rules, count: int = 1) -> TracedStep:
-        """Traces the step, with one of `count` parts of its batch."""
-        batch = self.batch if count == 1 or self.size is None else self.size // count
-        return self.step.trace(rules, self.args, self.kwargs, batch)
-
-    @functools.cached_property
-    def plain(self) -> TracedStep:
-        """The step as it is."""
-        return self.trace(Rules())
-
-    @functools.cached_property
-    def plain_memory(self) -> StepMemory:
-        """XLA's figure for the step as it is."""
-        return self.plain.compile(self.chip_name)
-
-    @property
-    def chip_name(self) -> str | None:
-        """Name of the chip to compile for; None for jax's first device."""
-        return None if self.settings.chip is None else self.settings.resolved_chip.name
-
-    def show(self, way: FitTry) -> None:
-        """Reports progress: a way that XLA has compiled."""
-        if self.progress is not None:
-            fits = "fits" if way.bytes <= self.limit else f"does not fit {format_bytes(self.limit)}"
-            batch = "" if self.size is None else f"batch {self.size}, {way.microbatches} microbatches, "
-            self.progress(
-                f"{self.name}: {batch}{way.plan}: {format_bytes(way.bytes)}, {fits}; {format_seconds(way.seconds)}"
-            )
-
-    def seconds(self, traced: TracedStep) -> float:
-        """Estimates the run time of a traced step in seconds."""
-        return gradient_seconds(traced.closed, self.settings.resolved_chip)
-
-    def counts(self) -> Iterator[int]:
-        """Yields numbers of microbatches, ascending: divisors of the batch, each at least twice the one before."""
-        last = 1
-        yield last
-        for count in range(2, (self.size or 1) + 1):
-            if (self.size or 1) % count == 0 and count >= 2 * last:
-                last = count
-                yield count
-
-    def fingerprint(self, host_is_last: bool) -> str:
-        """Hashes the step, the options, and the versions of graphrl and jax."""
-        settings, traced = self.settings, self.plain
-        options = (
-            settings.budget,
-            settings.offload,
-            host_is_last,
-            settings.method,
-            float(settings.seconds),
-            settings.seed,
-        )
-        versions = installed_version(), VERSION, jax.__version__, settings.verified_for(None)
-        shapes = [aval.str_short() for aval in traced.closed.in_avals]
-        text = program_text(traced.closed), shapes, traced.donated, sorted(self.step.batch_axis.items()), self.size
-        fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
-        return hashlib.sha256(fields.encode()).hexdigest()[:32]
-
-
 class _Candidate:
     """A step with a number of microbatches: plans for its gradients, of which the one that needs most is verified.
 
@@ -310,7 +215,7 @@ class _Candidate:
       tries: all that was compiled.
     """
 
-    def __init__(self, call: _Call, count: int, moves: bool) -> None:
+    def __init__(self, call: StepCall, count: int, moves: bool) -> None:
         self._call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
         self._small = call.plain.losses if count == 1 else call.trace(Rules(), count).losses
         self._planners = [Planner(call.name, each.program, each.wanted, call.settings) for each in self._small]
@@ -454,7 +359,7 @@ class _Candidate:
 
     def _try(self, choice: Choice, traced: TracedStep, size: int, *, is_compiled: bool) -> FitTry:
         seconds = self._call.seconds(traced)
-        return FitTry(self.count, _described(self.plan(choice)), size, is_compiled, seconds)
+        return FitTry(self.count, self.plan(choice).summary, size, is_compiled, seconds)
 
 
 def _gradient_types(loss: Loss) -> list[Any]:
@@ -462,27 +367,9 @@ def _gradient_types(loss: Loss) -> list[Any]:
     return [aval for aval, wanted in pairs if wanted]
 
 
-def _described(plan: CheckpointPlan) -> str:
-    """Describes a plan in a few words."""
-    if plan.is_plain:
-        return "as it is"
-    regions, bodies, stretches = [*plan.regions], [*plan.bodies.values()], 0
-    while bodies:
-        body = bodies.pop()
-        regions, stretches = [*regions, *body.regions], stretches + (body.stretch > 1)
-        bodies += body.bodies.values()
-    moved = sum(len(region.moved) for region in regions)
-    counts = {
-        "{} segment{} recomputed": len(regions),
-        "{} loop{} in stretches": stretches,
-        "{} value{} offloaded": moved,
-    }
-    return ", ".join(text.format(count, "s" * (count > 1)) for text, count in counts.items() if count)
-
-
-def _stored(call: _Call, host_is_last: bool) -> Fitting:
+def _stored(call: StepCall, host_is_last: bool) -> Fitting:
     """Returns how a step fits: as found before, or by a new search, and another with the host if nothing fits."""
-    path = cache_folder("fits") / f"{call.fingerprint(host_is_last)}.json"
+    path = cache_folder("fits") / f"{call.fingerprint((VERSION, host_is_last))}.json"
     if call.settings.cache:
         try:
             fitting = read_document(path, Fitting, FORMAT, VERSION)
@@ -505,7 +392,7 @@ def _stored(call: _Call, host_is_last: bool) -> Fitting:
 
 
 @pause_gc()
-def _search(call: _Call, counts: Iterable[int], moves: bool = False) -> Fitting:
+def _search(call: StepCall, counts: Iterable[int], moves: bool = False) -> Fitting:
     """Searches for the fastest way to fit a step.
 
     Args:
@@ -576,13 +463,13 @@ def _verified(candidates: Sequence[_Candidate], best: _Found | None, least: floa
     return best, least
 
 
-def _unmet(call: _Call, least: float, what: str) -> NoReturn:
+def _unmet(call: StepCall, least: float, what: str) -> NoReturn:
     """Raises the error that a limit cannot be met."""
     fault = f"memory is {call.settings.budget}: {what} {format_bytes(least)} ({least:,.0f} bytes)"
     raise UnmetError(fault, least)
 
 
-def _fitting(call: _Call, found: _Found | None, tries: Sequence[FitTry], begin: float) -> Fitting:
+def _fitting(call: StepCall, found: _Found | None, tries: Sequence[FitTry], begin: float) -> Fitting:
     """Creates the result of a search; None is found if the step stays as it is."""
     count, plans, chosen = 1, tuple[CheckpointPlan, ...](), tries[0]
     if found is not None:
@@ -601,7 +488,7 @@ def _fitting(call: _Call, found: _Found | None, tries: Sequence[FitTry], begin: 
     return Fitting(count, None if call.size is None else call.size // count, plans, report)
 
 
-def _largest(call: _Call) -> Fitting:
+def _largest(call: StepCall) -> Fitting:
     """Searches for the largest batch that fits without microbatches.
 
     Raises:
