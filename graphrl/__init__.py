@@ -7,6 +7,7 @@ plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
 loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
 print(graphrl.explain(train_step, state, batch))  # why it needs its memory, by line, and what would help
+train_step = graphrl.fit(train_step, state, batch, memory="80GiB")  # the whole step within the memory, by XLA's figure
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,9 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 if TYPE_CHECKING:
     from graphrl.envs.registry import make
     from graphrl.graphs.readers.jaxpr.reader import from_jax
+    from graphrl.xla.checkpoint.fit import FittedFunction, fit
     from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint, checkpoint_curve
-    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
+    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport, FitReport
     from graphrl.xla.explain import explain
     from graphrl.xla.explain.report import Explanation
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
@@ -45,6 +47,8 @@ __all__ = [
     "Costs",
     "Executable",
     "Explanation",
+    "FitReport",
+    "FittedFunction",
     "GraphError",
     "GraphrlError",
     "Interrupted",
@@ -64,6 +68,7 @@ __all__ = [
     "checkpoint_curve",
     "compile",
     "explain",
+    "fit",
     "from_jax",
     "jit",
     "make",
@@ -79,12 +84,15 @@ _LAZY = {  # modules that import jax, which takes a second
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",
     "Executable": "graphrl.xla.jit",
     "Explanation": "graphrl.xla.explain.report",
+    "FitReport": "graphrl.xla.checkpoint.report",
+    "FittedFunction": "graphrl.xla.checkpoint.fit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
     "checkpoint": "graphrl.xla.checkpoint.function",
     "checkpoint_curve": "graphrl.xla.checkpoint.function",
     "compile": "graphrl.xla.jit",
     "explain": "graphrl.xla.explain",
+    "fit": "graphrl.xla.checkpoint.fit",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",

@@ -11,14 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launched import Launch, launch
 from processes import check_fault
-from reproduce.checkpoint.batch import largest, values
+from reproduce.checkpoint import fit
+from reproduce.checkpoint.batch import values
 from reproduce.checkpoint.device import device
-from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, Settings, build, plain
+from reproduce.checkpoint.measured import NONE, PROGRAMS, RULES, WHOLE, Settings, build, plain
 from reproduce.checkpoint.rules import curve, tables
+from xla_programs import loose_numerics
 
 from graphrl.errors import GraphrlError
+from graphrl.xla.checkpoint.fit import largest_size
+from graphrl.xla.checkpoint.settings import Static
+from graphrl.xla.checkpoint.steps import Rules, Step
 
-__all__ = ["launch"]
+__all__ = ["launch", "loose_numerics"]
 
 WHERE = {"machine": "m", "graphrl": "0", "jax": "0", "date": "2026-01-01T00:00:00"}
 REST: dict[str, Any] = {"predicted": None, "peak": None, "results": 0, "flags": ""}
@@ -52,10 +57,24 @@ def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> Non
         tried.append(size)
         return size <= fits
 
-    size = largest(is_in, start, 0.02)
+    size = largest_size(is_in, start, 0.02)
     assert size <= fits < size + max(1, int(size * 0.02))
     assert len(tried) <= 22
     assert len(tried) <= 5 or not 0.98 * start <= fits < 1.02 * start
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.usefixtures("loose_numerics")
+def test_whole_steps_by_hand_have_rules_and_microbatches(name: str) -> None:
+    step, results = fit.build(Settings(quick=True), name), set()
+    for rule, wrap in fit.RULES.items():
+        for count in (1, 2):
+            traced = Step(step.step(wrap, count), {}, Static(), step.batch_axis).trace(Rules(), step.args, {})
+            assert len(traced.losses) == 1
+            assert len(traced.donated) > len(traced.closed.in_avals) // 2
+            assert ("remat2" in str(traced.closed)) == (rule != NONE)
+            results.add(str(traced.closed.out_avals))
+    assert len(results) == 1
 
 
 def test_values_are_compared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,41 +100,78 @@ def _load(path: Path, fingerprint: str, program: Program) -> Planned | None:
 
 
 def _search_plan(name: str, fingerprint: str, program: Program, wanted: Sequence[bool], settings: Settings) -> Planned:
-    begin, chip, compiler = time.monotonic(), settings.resolved_chip, settings.compiler
-    named, wanted, as_written = _gradient(program, wanted, chip)
-    before = time.monotonic()
-    pricing = Pricing(named.gradient)
-    prepare(pricing)
-    begin += time.monotonic() - before  # on a new machine that compiles, which does not count as search time
-
-    def seconds_of(choice: Choice) -> float:
-        """Estimates the run time in seconds of the gradient traced under the plan, so that all ops of jax count."""
-        if is_default(choice) and named.traced is not None:
-            return gradient_seconds(named.traced, chip)
-        run = functools.partial(evaluate, program, plan_of(named, choice, pricing))
-        return gradient_seconds(on_one_device(program, wanted, gradient_jaxpr(program, wanted, run)[0]), chip)
-
-    goal, before = settings.goal(pricing), time.monotonic() - begin
-
-    def search_within(goal: Goal, settings: Settings = settings) -> Result:
-        """Searches; each search has the full seconds, less those spent before the first."""
-        return search(name, named, pricing, settings, time.monotonic() - before, seconds_of, goal)
-
+    begin, compiler = time.monotonic(), settings.compiler
+    planner = Planner(name, program, wanted, settings)
+    goal = settings.goal(planner.pricing)
     if compiler is None:
-        choice, report = search_within(goal)
+        choice, report = planner.search(goal)
     else:
         choice, report = verified(
-            search_within,
-            functools.partial(search_within, settings=dataclasses.replace(settings, method="regular")),
-            lambda: unplanned(name, named, pricing, settings, begin),
+            planner.search,
+            functools.partial(planner.search, method="regular"),
+            planner.unplanned,
             goal,
-            cached(lambda choice: compiled_bytes(program, wanted, plan_of(named, choice, pricing), settings)),
-            lambda least: above_budget(settings, pricing, least),
+            cached(lambda choice: compiled_bytes(program, planner.wanted, planner.plan(choice), settings)),
+            lambda least: above_budget(settings, planner.pricing, least),
         )
-        report = dataclasses.replace(report, search_seconds=time.monotonic() - begin)
+        report = dataclasses.replace(report, search_seconds=time.monotonic() - begin - planner.excluded)
     devices = 1 if program.shards is None else math.prod(program.shards.layout.sizes.values())
-    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=as_written, devices=devices)
-    return Planned(fingerprint, plan_of(named, choice, pricing), report)
+    report = dataclasses.replace(report, sizes=program.sizes.by_name, as_written=planner.as_written, devices=devices)
+    return Planned(fingerprint, planner.plan(choice), report)
+
+
+class Planner:
+    """Searches for plans for one gradient, within several limits.
+
+    Args:
+      name: name of the differentiated function.
+      program: the program to differentiate.
+      wanted: for each argument, whether to differentiate by it.
+      settings: the user's settings.
+
+    Attributes:
+      pricing: prices of choices for the gradient.
+      wanted: the arguments to differentiate by: none if jax cannot.
+      as_written: whether jax cannot because a custom rule closes over a traced value.
+      excluded: seconds of compiling on a new machine, which do not count as search time.
+    """
+
+    def __init__(self, name: str, program: Program, wanted: Sequence[bool], settings: Settings) -> None:
+        begin = time.monotonic()
+        self._name, self._program, self._settings = name, program, settings
+        self._named, self.wanted, self.as_written = _gradient(program, wanted, settings.resolved_chip)
+        before = time.monotonic()
+        self.pricing = Pricing(self._named.gradient)
+        prepare(self.pricing)
+        now = time.monotonic()
+        self.excluded, self._before = now - before, before - begin  # the latter counts in each search
+
+    def search(self, goal: Goal, method: str | None = None) -> Result:
+        """Searches for the best choice within a goal; raises as `search.search`.
+
+        Args:
+          goal: the limit.
+          method: search method in place of that of the settings.
+        """
+        settings = self._settings if method is None else dataclasses.replace(self._settings, method=method)
+        begin = time.monotonic() - self._before
+        return search(self._name, self._named, self.pricing, settings, begin, self._seconds, goal)
+
+    def unplanned(self) -> Result:
+        """Returns the gradient without a plan; called after a search."""
+        return unplanned(self._name, self._named, self.pricing, self._settings, time.monotonic())
+
+    def plan(self, choice: Choice) -> CheckpointPlan:
+        """Converts a choice to a plan for the function."""
+        return plan_of(self._named, choice, self.pricing)
+
+    def _seconds(self, choice: Choice) -> float:
+        """Estimates the run time in seconds of the gradient traced under the plan, so that all ops of jax count."""
+        program, wanted, chip = self._program, self.wanted, self._settings.resolved_chip
+        if is_default(choice) and self._named.traced is not None:
+            return gradient_seconds(self._named.traced, chip)
+        run = functools.partial(evaluate, program, self.plan(choice))
+        return gradient_seconds(on_one_device(program, wanted, gradient_jaxpr(program, wanted, run)[0]), chip)
 
 
 def _gradient(program: Program, wanted: Sequence[bool], chip: Chip) -> tuple[NamedGradient, Sequence[bool], bool]:
@@ -164,7 +201,7 @@ def _has_gradient(program: Program, wanted: Sequence[bool]) -> bool:
 
 def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings) -> str:
     """Hashes a program's equations, the options, and the versions of graphrl and jax to 32 hexadecimal digits."""
-    text = re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(program.closed.jaxpr))
+    text = program_text(program.closed)
     options = [
         settings.budget,
         settings.slowdown,
@@ -179,6 +216,11 @@ def fingerprint_of(program: Program, wanted: Sequence[bool], settings: Settings)
     versions = installed_version(), VERSION, jax.__version__
     fields = repr((versions, text, list(wanted), options, dataclasses.astuple(settings.resolved_chip)))
     return hashlib.sha256(fields.encode()).hexdigest()[:32]
+
+
+def program_text(closed: core.ClosedJaxpr) -> str:
+    """Returns the equations of a program as text that is the same in each process."""
+    return re.sub(r"0x[0-9a-f]+|Var\(id=\d+\)", "", str(closed.jaxpr))
 
 
 def _store(path: Path, planned: Planned) -> None:

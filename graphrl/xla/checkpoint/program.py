@@ -82,6 +82,24 @@ class CheckpointPlan:
         """True if the plan changes nothing."""
         return not self.regions and not self.bodies and self.stretch == 1
 
+    @property
+    def summary(self) -> str:
+        """The plan in a few words."""
+        if self.is_plain:
+            return "as it is"
+        regions, bodies, loops = [*self.regions], [*self.bodies.values()], 0
+        while bodies:
+            body = bodies.pop()
+            regions, loops = [*regions, *body.regions], loops + (body.stretch > 1)
+            bodies += body.bodies.values()
+        moved = sum(len(region.moved) for region in regions)
+        counts = {
+            "{} segment{} recomputed": len(regions),
+            "{} loop{} in stretches": loops,
+            "{} value{} offloaded": moved,
+        }
+        return ", ".join(text.format(count, "s" * (count > 1)) for text, count in counts.items() if count)
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:

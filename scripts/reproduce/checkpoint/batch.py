@@ -5,9 +5,8 @@ methods are equal, for small programs on CPUs and for full ones elsewhere.
 """
 
 import functools
-import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import numpy as np
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
+from graphrl.xla.checkpoint.fit import PRECISION, largest_size
 from reproduce.checkpoint.budgets import fitted
 from reproduce.checkpoint.measured import (
     FITTED,
@@ -38,7 +38,6 @@ from reproduce.models.losses import Program
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GB: 1e9 bytes
-PRECISION = 0.02  # of a batch
 
 
 def batch(settings: Settings) -> Iterator[Table]:
@@ -80,7 +79,7 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 
     # Bytes are nearly linear in the batch.
     start = max(1, int(own * room * 1e9 / max(1.0, needed(own))))
-    return largest(lambda size: needed(size) <= room * 1e9, start)
+    return largest_size(lambda size: needed(size) <= room * 1e9, start)
 
 
 def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
@@ -93,31 +92,7 @@ def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
         )
         return figures is not None and figures["predicted"] is not None
 
-    return largest(fits, start)
-
-
-def largest(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Searches for the largest batch that fits; returns 0 if not even one example fits.
-
-    A batch larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
-    steps that double, then halves the interval.
-    """
-    low, high, guess, part = 0, None, start, precision
-    while high is None or high > low + _step(low, precision):
-        if fits(guess):
-            low = guess
-        else:
-            high = guess
-        if high is None:
-            guess = low + _step(low, part)
-        else:
-            guess = (low + high) // 2 if low else max(1, min(high - 1, math.ceil(high / (1 + part))))
-        part *= 2
-    return low
-
-
-def _step(size: int, precision: float) -> int:
-    return max(1, int(size * precision))
+    return largest_size(fits, start)
 
 
 TOLERANCE = 1e-6  # of the largest number of the gradient

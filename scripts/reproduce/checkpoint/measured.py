@@ -126,6 +126,7 @@ SHARDED = (
     "fully sharded transformer", "fully sharded Llama", "tensor-parallel Llama", "expert-parallel mixture of experts",
     "data-parallel vision transformer", "data-parallel U-Net",
 )  # fmt: skip
+WHOLE = ("Optax decoder", "NNX vision transformer", "Equinox decoder")  # programs of `fit`
 CHIP = "h200"  # of predicted times
 NONE = "none"
 POLICIES: Mapping[str, Any] = {
@@ -229,7 +230,7 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program, method or chip is not known.
         """
-        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED))
+        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED, *WHOLE))
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, *WAITING, FITTED))
         find_chip(self.chip)
 
@@ -242,6 +243,14 @@ class Settings(launcher.Settings):
     def size(self) -> str:
         """Size of the programs, in the keys of measurements."""
         return "small" if self.quick else "full"
+
+
+def covered(selected: Sequence[str], every: Sequence[str]) -> str:
+    """States which of several programs a table is of, if not all."""
+    if len(selected) == len(every):
+        return ""
+    named = ", ".join(selected)
+    return f" Figures are of {len(selected)} of {len(every)} programs ({named}); the others are not measured."
 
 
 # XLA leaves a fifth of a device's memory free, and of the rest a twentieth of the part that arguments do not take.

@@ -31,7 +31,18 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import UnmetError
 from graphrl.xla.checkpoint.shards import Shards, replicated
 from graphrl.xla.topology import compile_for, concrete_mesh
-from reproduce.checkpoint.measured import CHIP, LIMITS, MATCHED, NONE, POLICIES, SHARDED, TIMED, WAITING, Settings
+from reproduce.checkpoint.measured import (
+    CHIP,
+    LIMITS,
+    MATCHED,
+    NONE,
+    POLICIES,
+    SHARDED,
+    TIMED,
+    WAITING,
+    Settings,
+    covered,
+)
 from reproduce.gpu_compile import memory_of
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import images, language
@@ -108,14 +119,6 @@ def selected(settings: Settings) -> tuple[str, ...]:
     return tuple(
         name for name in (SHARDED[:1] if settings.quick else SHARDED) if name in (settings.programs or SHARDED)
     )
-
-
-def _covered(settings: Settings) -> str:
-    """States which programs a table is of, if not all."""
-    names = selected(settings)
-    if len(names) == len(SHARDED):
-        return ""
-    return f" Figures are of {len(names)} of {len(SHARDED)} programs ({', '.join(names)}); the others are not measured."
 
 
 class Sharded(NamedTuple):
@@ -275,7 +278,7 @@ def sharded(settings: Settings) -> Iterator[Table]:
     also = f"; the rule itself, with waits, {ratio(statistics.geometric_mean(of_waiting))}" if of_waiting else ""
     summary = (
         f"At the slowdown of each program's best rule graphrl needs {ratio(mean)} of its temporaries (geometric mean), "
-        f"and at most as much as a rule in {level} of {rules} pairs{also}.{_covered(settings)}"
+        f"and at most as much as a rule in {level} of {rules} pairs{also}.{covered(selected(settings), SHARDED)}"
     )
     table = markdown(["program", NONE, *TIMED], lines)
     yield settings.measurements.table("Sharded steps", how, table, summary=summary)
@@ -340,7 +343,7 @@ def sharded_kept(settings: Settings) -> Iterator[Table]:
     headings = ["program", "budget for temporaries", "the step, MiB", "XLA / budget", "slowdown", "planning, s"]
     summary = (
         f"Of {len(lines)} budgets a device {met} are kept, {refused} are refused with the least that can be kept."
-        f"{_covered(settings)}"
+        f"{covered(selected(settings), SHARDED)}"
     )
     yield settings.measurements.table("Sharded budgets", how, markdown(headings, lines), summary=summary)
 
@@ -388,7 +391,7 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
     headings = ["program", "plans", "segments computed again", "greatest difference"]
     summary = (
         f"Values and gradients of sharded steps are those of the undecorated step to within {worst:.1e}."
-        f"{_covered(settings)}"
+        f"{covered(selected(settings), SHARDED)}"
     )
     yield settings.measurements.table("Sharded values", how, markdown(headings, lines), summary=summary)
 

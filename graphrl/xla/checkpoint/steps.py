@@ -1,0 +1,432 @@
+"""Whole training steps: their gradients follow plans, and XLA reports the memory of the whole step.
+
+A training step takes a gradient somewhere within, by `jax.value_and_grad` (as NNX and Equinox do too). Once a step is
+traced, its forward and its backward pass can no longer be told apart, and custom derivatives are gone. So plans enter
+while it is traced: `jax.grad` and `jax.value_and_grad` then differentiate the planned function (`_planned_vjp`). The
+plans to follow are a context of jax (`jax.make_user_context`), part of the keys of all its caches: a step that was
+jitted before is traced again within the context, and what was traced outside of it stays as it is.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.extend.source_info_util import register_exclusion
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from graphrl.errors import GraphrlError, ProblemError
+from graphrl.process import installed_version
+from graphrl.units import format_bytes, format_seconds, parse_bytes
+from graphrl.xla import libraries
+from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.microbatches import Loss, Microbatches
+from graphrl.xla.checkpoint.plans import program_text
+from graphrl.xla.checkpoint.program import CheckpointPlan, lift_tracers, program_of
+from graphrl.xla.checkpoint.report import FitTry
+from graphrl.xla.checkpoint.rewrite import evaluate, fits
+from graphrl.xla.checkpoint.seconds import gradient_seconds
+from graphrl.xla.checkpoint.settings import Settings, Static, is_value, join_arguments
+from graphrl.xla.decorated import argument_names
+from graphrl.xla.libraries import Arguments, Library
+from graphrl.xla.topology import compile_for, concrete_mesh
+
+try:  # both gradients call this name, whenever and wherever the user has made them
+    from jax._src import api as _api
+
+    _vjp: Any = _api.vjp
+except (ImportError, AttributeError):
+    _api = _vjp = None  # type: ignore[assignment]
+
+register_exclusion(__file__)  # its lines are not the user's
+
+MESH = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
+
+
+class Rules:
+    """How gradients are computed while a step is traced; records the functions that are differentiated.
+
+    Args:
+      plans: plans for these functions, in their order; those without one stay as they are.
+      count: number of microbatches.
+      small: the functions at the size of one microbatch, if there are several.
+
+    Attributes:
+      losses: fingerprint -> function, in the order of the trace; the same function is there once.
+    """
+
+    def __init__(self, plans: Sequence[CheckpointPlan] = (), count: int = 1, small: Sequence[Loss] = ()) -> None:
+        self.losses: dict[str, Loss] = {}
+        self._plans, self._count, self._small = plans, count, small
+
+    def vjp(self, traced: "_Traced", primals: Sequence[Any], has_aux: bool) -> Any:
+        """Acts as `jax.vjp` of a traced function, of which `jax.value_and_grad` takes a gradient.
+
+        Raises:
+          ProblemError: the function cannot run in microbatches.
+        """
+        loss, _ = traced.loss, self.losses.setdefault(traced.loss.fingerprint, traced.loss)
+        number = [*self.losses].index(loss.fingerprint)
+        plan = self._plans[number] if number < len(self._plans) else CheckpointPlan()
+        if self._count == 1:
+            plan = _fitting_plan(loss, plan)
+
+            def planned(*primals: Any) -> Any:
+                return traced.result(evaluate(loss.program, plan, [*traced.closed_over, *jax.tree.leaves(primals)]))
+
+            return _vjp(planned, *primals, has_aux=has_aux)
+        if number >= len(self._small):
+            raise ProblemError("microbatches: the step takes other gradients in a smaller batch")
+        parts = Microbatches.of(loss, self._small[number], self._count)
+        leaves, structure = jax.tree.flatten(primals)
+        args = [*traced.closed_over, *map(jnp.asarray, leaves)]
+        results, gradients = parts.run(_fitting_plan(parts.small, plan), _vjp, args)
+        left, own = iter(gradients), zip(leaves, loss.wanted[len(traced.closed_over) :], strict=True)
+        whole = [next(left) if wanted else np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf, wanted in own]
+        value, *aux = traced.result(results) if has_aux else (traced.result(results),)
+        return value, lambda _: jax.tree.unflatten(structure, whole), *aux
+
+
+def _fitting_plan(loss: Loss, plan: CheckpointPlan) -> CheckpointPlan:
+    """Returns the plan; none for a function of other equations, such as that of arguments with other shapes."""
+    return plan if fits(loss.program, plan) else CheckpointPlan()
+
+
+_RULES = jax.make_user_context(None)
+
+
+class _Traced(NamedTuple):
+    """A function of a gradient in a trace.
+
+    Attributes:
+      loss: the function.
+      closed_over: values that it closes over.
+      result: arrays -> its result: value, or value and auxiliary result.
+    """
+
+    loss: Loss
+    closed_over: list[Any]
+    result: Callable[[Sequence[Any]], Any]
+
+
+def _planned_vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any) -> Any:
+    """Replaces `jax.vjp` in jax's gradients: within the context it follows the rules."""
+    rules = _RULES.value
+    if rules is None:
+        return _vjp(fun, *primals, has_aux=has_aux, **options)
+    with _RULES(None):  # gradients within the function are part of it
+        traced = _traced(fun, primals, has_aux)
+        if traced is None:
+            return _vjp(fun, *primals, has_aux=has_aux, **options)
+        return rules.vjp(traced, primals, has_aux)
+
+
+def _traced(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> _Traced | None:
+    """Traces the function of a gradient; None if it is no function to an array, or closes over a traced value in a way
+    that cannot be traced: then jax raises its own error, or takes its gradient as it is written.
+    """
+    leaves, structure = jax.tree.flatten(primals)
+    outputs: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        outputs[:], whole = jax.tree.flatten(fun(*jax.tree.unflatten(structure, leaves)))
+        arrays = [leaf for leaf in outputs if is_value(leaf)]
+        outputs[:] = [whole, [None if is_value(leaf) else leaf for leaf in outputs]]
+        return arrays
+
+    try:
+        closed = jax.make_jaxpr(flat)(*leaves)
+    except jax.errors.UnexpectedTracerError:
+        return None
+    if not closed.out_avals or closed.out_avals[0].shape != ():
+        return None
+    closed, tracers = lift_tracers(closed)
+    wanted = (*[False] * len(tracers), *(differentiable(jax.typeof(leaf)) for leaf in leaves))
+    text = repr((program_text(closed), wanted, [each.str_short() for each in closed.in_avals]))
+    whole, others = outputs
+
+    def result(arrays: Sequence[Any]) -> Any:
+        values = iter(arrays)
+        return jax.tree.unflatten(whole, [next(values) if each is None else each for each in others])
+
+    return _Traced(Loss(program_of(closed), wanted, hashlib.sha256(text.encode()).hexdigest()[:32]), tracers, result)
+
+
+class TracedStep(NamedTuple):
+    """A traced step.
+
+    Attributes:
+      closed: the step as a function of arrays.
+      donated: indices of its arguments that are donated.
+      losses: the functions of its gradients.
+    """
+
+    closed: core.ClosedJaxpr
+    donated: tuple[int, ...]
+    losses: tuple[Loss, ...]
+
+    def compile(self, chip: str | None) -> "StepMemory":
+        """Compiles the step for a chip, present or not, by default jax's first device; returns its memory.
+
+        Raises:
+          GraphrlError: XLA has no compiler for the chip here, does not compile the step, or reports no memory.
+        """
+        sharding = NamedSharding(concrete_mesh(MESH, chip), PartitionSpec())
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval in self.closed.in_avals]
+        memory = compile_for(core.jaxpr_as_fun(self.closed), *shapes, donate_argnums=self.donated).memory_analysis()
+        if memory is None:
+            raise GraphrlError("fit: this backend does not report the memory of a compiled step")
+        sizes = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes
+        return StepMemory(int(sizes[0] + sizes[1] - sizes[2]), int(memory.temp_size_in_bytes))
+
+
+class StepMemory(NamedTuple):
+    """Bytes of a compiled step, by XLA's figure.
+
+    Attributes:
+      outside: arguments and results; results in the memory of donated arguments count once.
+      temporaries: all else at the peak.
+    """
+
+    outside: int
+    temporaries: int
+
+    @property
+    def total(self) -> int:
+        """All bytes at the peak."""
+        return self.outside + self.temporaries
+
+
+class Step:
+    """A training step that can be traced, compiled and called under `Rules`.
+
+    Args:
+      fn: the step: a function, or what `jax.jit`, `nnx.jit` or `eqx.filter_jit` return.
+      options: options of `jax.jit`, for a function that is not jitted yet.
+      static: its static arguments.
+      batch_axis: for arguments that have the batch, by name, its axis in all their arrays.
+
+    Attributes:
+      options: these arguments, without the step.
+      batch_axis: as given.
+
+    Raises:
+      GraphrlError: jax's gradients cannot be planned in this version of jax.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], options: Mapping[str, Any], static: Static, batch_axis: Mapping[str, int]
+    ) -> None:
+        if _api is None:
+            raise GraphrlError("fit: this jax has another implementation of gradients: use graphrl.checkpoint")
+        _api.vjp = _planned_vjp
+        self.options, self.batch_axis = (options, static, batch_axis), batch_axis
+        self._fn, self._static, self._is_jitted, self._jit = fn, static, hasattr(fn, "lower"), options
+        if self._is_jitted and "donate_argnums" in options:
+            raise ProblemError("donate_argnums: the step is jitted already: give it to its jit")
+        self._jitted = fn if self._is_jitted else jax.jit(fn, **options)
+        self._libraries: dict[type[Library], tuple[Library, Any]] = {}
+
+    def call(self, rules: Rules | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls the step; jax traces and compiles it at the first call with these rules."""
+        kind = None if self._is_jitted else libraries.library_of((args, kwargs))
+        with _RULES(rules):
+            if kind is None:
+                return self._jitted(*args, **kwargs)
+            library, jitted = self._of_library(kind)
+            return library.call(jitted, args, kwargs)
+
+    def trace(
+        self, rules: Rules, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None = None
+    ) -> TracedStep:
+        """Traces the step.
+
+        Args:
+          rules: rules of its gradients.
+          args, kwargs: its arguments, arrays or `jax.ShapeDtypeStruct`s.
+          batch: batch size in place of that of the arguments.
+
+        Raises:
+          ProblemError: the arguments do not have the batch or are on several devices, or the step cannot run with
+            another batch or in microbatches.
+        """
+        with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
+            call, static = self._static.split(encoded_args, encoded_kwargs)
+            leaves, structure = jax.tree.flatten(call)
+            devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
+            if devices > 1:
+                raise ProblemError(f"fit: the step's arguments are on {devices} devices: must be on one")
+            if batch is not None:
+                axes = self._axes(args, kwargs, call)
+                leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
+
+            def run(*leaves: Any) -> list[Any]:
+                own, named = jax.tree.unflatten(structure, leaves)
+                own, named = join_arguments(own, named, static)
+                return jax.tree.leaves(target(*own, **named))
+
+            try:
+                with _RULES(rules):
+                    closed = jax.make_jaxpr(run)(*leaves)
+            except (TypeError, ValueError) as error:  # the step runs with its own batch, so shapes are written into it
+                if batch is None or isinstance(error, GraphrlError):
+                    raise
+                why = " ".join(str(error).split())[:200]
+                raise ProblemError(
+                    f"the step does not run with a batch of {batch} (its shapes must follow its arguments): {why}"
+                ) from error
+        donated = {
+            var
+            for eqn in closed.jaxpr.eqns
+            for var, is_donated in zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False)
+            if is_donated and not isinstance(var, core.Literal)
+        }
+        places = tuple(k for k, var in enumerate(closed.jaxpr.invars) if var in donated)
+        return TracedStep(closed, places, tuple(rules.losses.values()))
+
+    def batch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """Returns the batch size of a call's arguments.
+
+        Raises:
+          ProblemError: there is no argument of a name, an array has no such axis, or batch sizes differ.
+        """
+        names = argument_names(self._fn, args, kwargs)
+        if unknown := [name for name in self.batch_axis if name not in names]:
+            raise ProblemError(f"batch_axis has {unknown[0]!r}: the step's arguments are {', '.join(names)}")
+        named, sizes = dict(zip(names, [*args, *kwargs.values()], strict=True)), set[int]()
+        for name, axis in self.batch_axis.items():
+            for shape in map(jnp.shape, jax.tree.leaves(named[name])):
+                if not 0 <= axis < len(shape):
+                    raise ProblemError(f"batch_axis is {axis} for {name}, which has an array of shape {shape}")
+                sizes.add(shape[axis])
+        if len(sizes) != 1:
+            raise ProblemError(f"batch_axis names arrays of batch sizes {sorted(sizes)}: must be of one")
+        return sizes.pop()
+
+    @contextlib.contextmanager
+    def _encoded(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[Callable[..., Any], Arguments]]:
+        """Context manager that yields a jitted function, and a call's arguments for it."""
+        kind = libraries.library_of((args, kwargs))
+        if kind is None:
+            yield self._jitted, (tuple(args), dict(kwargs))
+        else:
+            library, jitted = self._of_library(kind)
+            with library.encoded(args, kwargs) as encoded:
+                yield jitted, encoded
+
+    def _of_library(self, kind: type[Library]) -> tuple[Library, Any]:
+        """Returns the step as a function of encoded modules, and jitted; the own jit of a jitted step is within it."""
+        if kind not in self._libraries:
+            library = kind(self._fn, {} if self._is_jitted else self._jit)
+            jitted = library.pure if self._is_jitted else jax.jit(library.pure, **library.jit_kwargs)
+            self._libraries[kind] = library, jitted
+        return self._libraries[kind]
+
+    def _axes(self, args: Sequence[Any], kwargs: Mapping[str, Any], call: Any) -> list[int | None]:
+        """Returns for each array of an encoded call the axis of the batch; None without."""
+        encoded_args, encoded_kwargs = call
+        names = argument_names(self._fn, args, kwargs)[: len(encoded_args)]
+        parts = [*zip(names, encoded_args, strict=True), *sorted(encoded_kwargs.items())]  # the order of jax's pytrees
+        return [self.batch_axis.get(name) for name, part in parts for _ in jax.tree.leaves(part)]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCall:
+    """A call of a step to fit.
+
+    Attributes:
+      step: the step.
+      name: its name.
+      args, kwargs: its arguments.
+      settings: the options; the budget is the limit of memory.
+      progress: as in `fit`.
+      batch: batch size in place of that of the arguments.
+    """
+
+    step: Step
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    settings: Settings
+    progress: Callable[[str], None] | None
+    batch: int | None = None
+
+    @functools.cached_property
+    def limit(self) -> int:
+        """The limit of memory in bytes."""
+        return parse_bytes(str(self.settings.budget))
+
+    @functools.cached_property
+    def size(self) -> int | None:
+        """The batch size; None if no argument has the batch."""
+        if self.batch is not None or not self.step.batch_axis:
+            return self.batch
+        return self.step.batch(self.args, self.kwargs)
+
+    def trace(self, rules: Rules, count: int = 1) -> TracedStep:
+        """Traces the step, with one of `count` parts of its batch."""
+        batch = self.batch if count == 1 or self.size is None else self.size // count
+        return self.step.trace(rules, self.args, self.kwargs, batch)
+
+    @functools.cached_property
+    def plain(self) -> TracedStep:
+        """The step as it is."""
+        return self.trace(Rules())
+
+    @functools.cached_property
+    def plain_memory(self) -> StepMemory:
+        """XLA's figure for the step as it is."""
+        return self.plain.compile(self.chip_name)
+
+    @property
+    def chip_name(self) -> str | None:
+        """Name of the chip to compile for; None for jax's first device."""
+        return None if self.settings.chip is None else self.settings.resolved_chip.name
+
+    def show(self, way: FitTry) -> None:
+        """Reports progress: a way that XLA has compiled."""
+        if self.progress is not None:
+            fits = "fits" if way.bytes <= self.limit else f"does not fit {format_bytes(self.limit)}"
+            batch = "" if self.size is None else f"batch {self.size}, {way.microbatches} microbatches, "
+            self.progress(
+                f"{self.name}: {batch}{way.plan}: {format_bytes(way.bytes)}, {fits}; {format_seconds(way.seconds)}"
+            )
+
+    def seconds(self, traced: TracedStep) -> float:
+        """Estimates the run time of a traced step in seconds."""
+        return gradient_seconds(traced.closed, self.settings.resolved_chip)
+
+    def counts(self) -> Iterator[int]:
+        """Yields numbers of microbatches, ascending: divisors of the batch, each at least twice the one before."""
+        last = 1
+        yield last
+        for count in range(2, (self.size or 1) + 1):
+            if (self.size or 1) % count == 0 and count >= 2 * last:
+                last = count
+                yield count
+
+    def fingerprint(self, extra: Any) -> str:
+        """Hashes the step, the options, what else decides (`extra`), and the versions of graphrl and jax."""
+        settings, traced = self.settings, self.plain
+        options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
+        versions = installed_version(), jax.__version__, settings.verified_for(None)
+        shapes = [aval.str_short() for aval in traced.closed.in_avals]
+        text = program_text(traced.closed), shapes, traced.donated, sorted(self.step.batch_axis.items()), self.size
+        fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
+        return hashlib.sha256(fields.encode()).hexdigest()[:32]
+
+
+def _resized(leaf: Any, axis: int | None, size: int) -> Any:
+    """Returns the type of an array with another size along an axis."""
+    if axis is None:
+        return leaf
+    shape = jnp.shape(leaf)
+    return jax.ShapeDtypeStruct((*shape[:axis], size, *shape[axis + 1 :]), leaf.dtype)

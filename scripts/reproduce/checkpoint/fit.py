@@ -1,0 +1,219 @@
+"""Sections `fit` and `fit-batch`: whole training steps within memory of one device, under `graphrl.fit` and by hand.
+
+By hand: a rule around each layer, and microbatches in a `lax.scan`, in all combinations (`models/whole.py`).
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+import graphrl
+from graphrl.compare.report import markdown
+from graphrl.errors import GraphrlError
+from graphrl.units import format_seconds
+from graphrl.xla.checkpoint.fit import largest_size
+from graphrl.xla.checkpoint.seconds import gradient_seconds
+from graphrl.xla.checkpoint.settings import Static, UnmetError
+from graphrl.xla.checkpoint.steps import Rules, Step
+from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, Settings, covered
+from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.models import whole
+from reproduce.models.losses import Wrap, undecorated
+from reproduce.models.whole import Whole
+from reproduce.results import Table
+
+ROOMS = (16, 40, 80)  # GiB
+COUNTS = (1, 2, 4, 8)  # of microbatches
+SECONDS = 3.0  # of each search
+RULES: Mapping[str, Wrap] = {
+    NONE: undecorated,
+    "nothing saveable": functools.partial(jax.checkpoint, policy=POLICIES["nothing saveable"]),
+    "dots saveable": functools.partial(jax.checkpoint, policy=POLICIES["dots saveable"]),
+}
+
+
+class Kind(NamedTuple):
+    """A kind of whole step: at a size for a GPU, and at one for a test."""
+
+    build: Callable[..., Whole]
+    full: Mapping[str, Any]
+    small: Mapping[str, Any]
+
+
+_TEXT = {"width": 1024, "heads": 16, "tokens": 1024}
+_SMALL_TEXT = {"batch": 8, "depth": 2, "width": 16, "heads": 2, "tokens": 8, "words": 32}
+STEPS = {
+    WHOLE[0]: Kind(whole.optax_decoder, {**_TEXT, "batch": 112, "depth": 3, "words": 16384}, _SMALL_TEXT),
+    WHOLE[1]: Kind(
+        whole.nnx_images,
+        {"batch": 2048, "side": 224, "patch": 16, "depth": 3, "width": 768, "heads": 12},
+        {"batch": 8, "side": 8, "patch": 4, "depth": 2, "width": 16, "heads": 2},
+    ),
+    WHOLE[2]: Kind(
+        whole.equinox_decoder,
+        {**_TEXT, "batch": 48, "depth": 6, "hidden": 2816, "words": 32768},
+        {**_SMALL_TEXT, "hidden": 24},
+    ),
+}  # fmt: skip
+
+
+def selected(settings: Settings) -> tuple[str, ...]:
+    """Returns the steps to measure."""
+    return tuple(name for name in (WHOLE[2:] if settings.quick else WHOLE) if name in (settings.programs or WHOLE))
+
+
+def build(settings: Settings, name: str, batch: int | None = None) -> Whole:
+    """Builds a step by its name; `batch` overrides the batch of its size."""
+    kind = STEPS[name]
+    sizes = dict(kind.small if settings.quick else kind.full)
+    return kind.build(**sizes if batch is None else sizes | {"batch": batch})
+
+
+def _by_hand(settings: Settings, name: str, rule: str, count: int, batch: int | None = None) -> Figures | None:
+    """Returns XLA's bytes and the estimated seconds of a step that is written by hand."""
+    key: dict[str, Any] = {"what": "fit-hand", "program": name, "rule": rule, "count": count, "size": settings.size}
+    if batch is not None:
+        key["batch"] = batch
+
+    def measured() -> Figures:
+        step = build(settings, name, batch)
+        traced = Step(step.step(RULES[rule], count), {}, Static(), {}).trace(Rules(), step.args, {})
+        memory = traced.compile(CHIP)
+        return {"total": memory.total, "outside": memory.outside, "seconds": gradient_seconds(traced.closed, CHIP)}
+
+    return settings.measurements.get(key, measured)
+
+
+def _fitted(settings: Settings, name: str, room: int, *, largest: bool = False) -> Figures | None:
+    """Returns figures of a step under `graphrl.fit` for `room` bytes; of `total` None if nothing fits."""
+    key = {"what": "fit-batch" if largest else "fit", "program": name, "room": room, "size": settings.size}
+
+    def measured() -> Figures:
+        step, started = build(settings, name), time.perf_counter()
+        own = step.step(undecorated, 1)
+        options: dict[str, Any] = {
+            "memory": f"{room}B",
+            "batch_axis": step.batch_axis,
+            "chip": CHIP,
+            "cache": False,
+            "seconds": SECONDS,
+        }
+        try:
+            fitted = graphrl.fit(own, *step.args, largest_batch=largest, **options)
+        except UnmetError as error:
+            return {"total": None, "least": error.least, "took": time.perf_counter() - started}
+        way = fitted.report().fitted
+        return {
+            "total": way.bytes, "seconds": way.seconds, "count": way.microbatches, "plan": way.plan,
+            "batch": fitted.batch, "took": time.perf_counter() - started, "report": str(fitted.report()),
+        }  # fmt: skip
+
+    return settings.measurements.get(key, measured)
+
+
+def _rooms(settings: Settings, name: str) -> list[int]:
+    """Returns the limits in bytes; of the small size, shares of the step as it is."""
+    if not settings.quick:
+        return [room * 2**30 for room in ROOMS]
+    plain = _by_hand(settings, name, NONE, 1)
+    assert plain is not None
+    return [int(plain["outside"] + share * (plain["total"] - plain["outside"])) for share in (0.3, 0.6, 1.0)]
+
+
+def fit(settings: Settings) -> Iterator[Table]:
+    """Yields the table of steps within memory, then one of the combinations by hand for each step.
+
+    Raises:
+      GraphrlError: the step without a rule was not measured.
+    """
+    lines, kept, ahead, details, total = [], 0, 0, [], 0
+    for name in selected(settings):
+        hand = {(rule, count): _by_hand(settings, name, rule, count) for rule in RULES for count in COUNTS}
+        plain = hand[NONE, 1]
+        if plain is None:
+            raise GraphrlError(f"{name}: the step without a rule was not measured")
+        for room in _rooms(settings, name):
+            own = _fitted(settings, name, room)
+            if own is None:
+                continue
+            total += 1
+            fitting = [
+                (each["seconds"], f"{rule}, {count}", each)
+                for (rule, count), each in hand.items()
+                if each and each["total"] <= room
+            ]
+            _, best, by_hand = min(fitting, key=lambda each: each[0], default=(0.0, "", None))
+            cells = [name, mebibytes(room)]
+            if own["total"] is None:
+                cells += [f"nothing fits: the least is {mebibytes(own['least'])}", "-", "-"]
+            else:
+                kept += own["total"] <= room
+                ahead += by_hand is None or own["seconds"] <= by_hand["seconds"] * 1.001
+                cells += [f"{own['plan']}, {own['count']}", mebibytes(own["total"])]
+                cells.append(ratio(own["seconds"] / plain["seconds"] - 1))
+            if by_hand is None:
+                cells += ["nothing fits", "-", "-"]
+            else:
+                cells += [best, mebibytes(by_hand["total"]), ratio(by_hand["seconds"] / plain["seconds"] - 1)]
+            lines.append([*cells, f"{own['took']:.0f}"])
+        details.append(_of_step(settings, name, hand))
+    how = (
+        "Memory of the whole step by XLA's compiler for an H200: arguments, results and temporaries, less results in "
+        "donated arguments, in MiB. The number after each method is that of the microbatches. Slowdowns are against "
+        f"the step as it is, by roofline of {CHIP}. By hand: the fastest by the same estimate that fits, of "
+        f"{len(RULES)} rules a layer times {len(COUNTS)} numbers of microbatches."
+    )
+    summary = (
+        f"`graphrl.fit` is within the memory in {kept} of {total} cases, and by estimate as fast as the best "
+        f"combination by hand, or faster, in {ahead}."
+        f"{covered(selected(settings), WHOLE)}"
+    )
+    headings = ["step", "memory", "graphrl.fit", "needs", "slowdown", "by hand", "needs", "slowdown", "fitting, s"]
+    yield settings.measurements.table("Whole steps", how, markdown(headings, lines), summary=summary)
+    yield from details
+
+
+def _of_step(settings: Settings, name: str, hand: Mapping[tuple[str, int], Figures | None]) -> Table:
+    plain = hand[NONE, 1]
+    assert plain is not None
+    lines = [
+        [rule, str(count), mebibytes(each["total"]), ratio(each["seconds"] / plain["seconds"] - 1)]
+        for (rule, count), each in hand.items()
+        if each is not None
+    ]
+    how = f"By hand; the step takes {format_seconds(plain['seconds'])} by estimate."
+    headings = ["rule, a layer", "microbatches", "needs, MiB", "slowdown"]
+    return settings.measurements.table(name, how, markdown(headings, lines))
+
+
+def fit_batch(settings: Settings) -> Iterator[Table]:
+    """Yields the table of the largest batches without microbatches, with a row for each step."""
+    lines, gains = [], []
+    for name in selected(settings):
+        whole = {rule: each for rule in RULES if (each := _by_hand(settings, name, rule, 1)) is not None}
+        rule = min(whole, key=lambda each: whole[each]["total"])
+        for room in _rooms(settings, name):
+            own = _fitted(settings, name, room, largest=True)
+            if own is None:
+                continue
+            by_hand = largest_size(functools.partial(_fits, settings, name, rule, room), own["batch"] or 1)
+            ours = own["batch"] if own["total"] is not None else 0
+            gains.append(max(1, ours) / max(1, by_hand))
+            lines.append([name, mebibytes(room), str(ours), rule, str(by_hand), f"{own['took']:.0f}"])
+    how = (
+        "The largest batch whose whole step fits by XLA's compiler for an H200, without microbatches; by hand, with "
+        "the rule around each layer that needs least. Memory in MiB. A batch 2% larger does not fit."
+    )
+    mean = sum(gains) / max(1, len(gains))
+    summary = f"On the mean `graphrl.fit` finds {mean:.2f} times the batch of the best rule by hand."
+    summary += covered(selected(settings), WHOLE)
+    headings = ["step", "memory", "graphrl.fit", "rule by hand", "its batch", "fitting, s"]
+    yield settings.measurements.table("Largest batches of whole steps", how, markdown(headings, lines), summary=summary)
+
+
+def _fits(settings: Settings, name: str, rule: str, room: int, batch: int) -> bool:
+    figures = _by_hand(settings, name, rule, 1, batch)
+    return figures is not None and figures["total"] <= room
