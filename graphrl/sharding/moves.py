@@ -14,7 +14,7 @@ import numpy as np
 from graphrl.compiled import entry, inlined
 from graphrl.sharding.reduce import Reduced, incidence
 
-MAX_WATCHED = 64  # times that are watched at once; more replace those that bind least
+MAX_WATCHED = 128  # times that are watched at once; more replace those that bind least
 CAP = 2**62  # sum of the costs that a group sees at once
 
 
@@ -108,7 +108,7 @@ def _random(numbers):
 
 @entry
 def place(model, state):
-    """Computes costs and bytes of the labels, and watches the worst time."""
+    """Computes costs and bytes of the labels; keeps them if they are the best so far, else watches the worst time."""
     state.numbers[1] = 0
     for v in range(len(state.label)):
         for s in range(model.offset[v + 1] - model.offset[v]):
@@ -124,9 +124,11 @@ def place(model, state):
                 state.numbers[1] += model.edge_cost[model.base[x] + state.label[v] * model.own[x] + t * model.across[x]]
     for a in range(state.numbers[0]):
         state.held[a] = -model.room[state.watched[a]]
-        for v in range(len(state.label)):
+    for v in range(len(state.label)):
+        for a in range(state.numbers[0]):
             state.held[a] += state.bytes[model.offset[v] + state.label[v], a]
-    _worst(model, state)
+    if _worst(model, state):
+        _record(model, state)
 
 
 @inlined
@@ -145,6 +147,9 @@ def _worst(model, state):
             worst, most = time, total - model.room[time]
     if worst < 0:
         return True
+    for b in range(state.numbers[0]):
+        if state.watched[b] == worst:
+            return False
     a = state.numbers[0]
     if a < len(state.held):
         state.numbers[0] += 1
@@ -175,17 +180,20 @@ def anneal(model, state, proposals, hot, cold, rise, fall, floor):
 
     Args:
       rise, fall: factors of the weight of a time that fails, and of one that does not, once for each g proposals.
+      floor: least weight.
     """
     groups, numbers = len(state.label), state.numbers
     cooling = (cold / hot) ** (groups / max(1, proposals))
-    temperature, since, checked = hot, 0, 0
+    temperature, since, checked, penalty = hot, groups, 0, 0.0
     for step in range(proposals):
         since += 1
         if since >= groups:
             since = 0
             temperature *= cooling
+            penalty = 0.0
             for a in range(numbers[0]):
                 state.weight[a] = max(floor, state.weight[a] * (rise if state.held[a] > 0 else fall))
+                penalty += state.weight[a] * max(state.held[a], 0)
         v = min(groups - 1, int(_random(numbers) * groups))
         k = model.offset[v + 1] - model.offset[v]
         s = min(k - 2, int(_random(numbers) * (k - 1)))
@@ -194,6 +202,8 @@ def anneal(model, state, proposals, hot, cold, rise, fall, floor):
         old, new = model.offset[v] + state.label[v], model.offset[v] + s
         change = state.seen[new] - state.seen[old]
         threshold = -temperature * np.log(1.0 - _random(numbers))
+        if change - penalty > threshold:
+            continue
         gain = 0.0
         over = False
         for a in range(numbers[0]):
@@ -204,6 +214,7 @@ def anneal(model, state, proposals, hot, cold, rise, fall, floor):
         if change + gain > threshold:
             continue
         _move(model, state, v, s)
+        penalty += gain
         if not over and (numbers[2] < 0 or numbers[1] < numbers[2]) and step >= checked:
             _record(model, state)
             checked = step + 50
