@@ -70,6 +70,7 @@ def search(
     parts: Parts = Parts(),
     workers: int | None = None,
     started: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[ShardingPlan, Reduced]:
     """Searches for a feasible plan of least cost.
 
@@ -80,7 +81,8 @@ def search(
       report: called about ten times a second.
       parts: parts to leave out.
       workers: threads that search (default: the number of cores).
-      started: `time.perf_counter()` at which the time starts, if reading the problem counts.
+      started: time of the clock at which the search starts, if reading the problem counts.
+      clock: function that returns seconds; `time.process_time` with one worker measures on a machine that others use.
 
     Returns:
       The best plan, and the reduced problem.
@@ -89,9 +91,9 @@ def search(
       ProblemError: no feasible plan was found; or there is none.
       KeyboardInterrupt: Ctrl-C before the first plan; later ones end the search.
     """
-    started = time.perf_counter() if started is None else started
+    started = clock() if started is None else started
     reduced = reduce_problem(problem, merge=parts.reduction)
-    shared = _Shared(problem, reduced, started, seconds, seed)
+    shared = _Shared(problem, reduced, started, seconds, seed, clock)
     if len(reduced.sizes) == 0:
         shared.offer(np.zeros(0, np.int64), reduced.constant)
         shared.raise_bound(reduced.constant)
@@ -123,7 +125,16 @@ def search(
 class _Shared:
     """What the workers of a search share: its clock, the best plan and the bound."""
 
-    def __init__(self, problem: ShardingProblem, reduced: Reduced, started: float, seconds: float, seed: int) -> None:
+    def __init__(
+        self,
+        problem: ShardingProblem,
+        reduced: Reduced,
+        started: float,
+        seconds: float,
+        seed: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.clock = clock
         self.problem, self.reduced, self.seed = problem, reduced, seed
         self.model = moves.model_of(reduced)
         self.seconds = seconds
@@ -138,7 +149,7 @@ class _Shared:
 
     @property
     def elapsed(self) -> float:
-        return time.perf_counter() - self._started
+        return self.clock() - self._started
 
     @property
     def done(self) -> bool:
@@ -257,9 +268,9 @@ class _Worker:
     def _anneal(self, temperature: float) -> int:
         """Anneals for a chunk of time at one temperature; returns the number of proposals."""
         model, state, share = self.model, self.state, 0.5 if self.parts.trees else 0.0
-        begin, proposals = time.perf_counter(), self.proposals
+        begin, proposals = self.shared.clock(), self.proposals
         moves.anneal(model, state, proposals, temperature, temperature, 1.03, 0.985, 0.01 * self.per_byte)
-        taken = time.perf_counter() - begin
+        taken = self.shared.clock() - begin
         self.proposals = 1 + int(proposals * _factor(CHUNK * (1 - share), taken))
         if self.parts.trees:
             self._trees(temperature, CHUNK * share)
@@ -267,9 +278,9 @@ class _Worker:
         return proposals
 
     def _trees(self, temperature: float, seconds: float) -> None:
-        begin, largest = time.perf_counter(), len(self.state.label)
+        begin, largest = self.shared.clock(), len(self.state.label)
         moves.blocks(self.model, self.state, self.scratch, self.rounds, largest, temperature, temperature)
-        self.rounds = 1 + int(self.rounds * _factor(seconds, time.perf_counter() - begin))
+        self.rounds = 1 + int(self.rounds * _factor(seconds, self.shared.clock() - begin))
 
 
 def _factor(wanted: float, taken: float) -> float:
