@@ -147,13 +147,12 @@ def read_problem(path: str | os.PathLike[str]) -> ShardingProblem:
     """
     with content(path) as data:
         try:
-            file = msgspec.json.decode(memoryview(data), type=_File).problem
+            file = msgspec.json.decode(bytes(data), type=_File).problem
             problem = _problem(file, Path(path).name.partition(".")[0])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ProblemError(f"{quote_path(path)} is no sharding problem: {error}") from None
         except ProblemError as error:
             raise ProblemError(f"{quote_path(path)}: {error}") from None
-        del file  # its parts point into the content
     return problem
 
 
