@@ -142,7 +142,7 @@ class _Shared:
         self._started = started
         self.cost: int | None = None
         self.label = np.zeros(0, np.int64)
-        self.bound = reduced.constant + int(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).sum()) if len(reduced.sizes) else 0  # fmt: skip
+        self.bound = reduced.constant  # no cost is below 0
         self.multipliers: dict[int, float] = {}  # by time
         self.messages: dual.Messages | None = None
         self.stopped = False
@@ -222,7 +222,9 @@ class _Worker:
         if cost >= 0:
             self.shared.offer(self.state.best, cost + self.shared.reduced.constant)
         best = self.shared.cost
-        self.scale = max(1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant))
+        self.scale = max(
+            1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant)
+        )
         self.per_byte = self.scale / max(1, int(self.model.room.max(initial=1)))
 
     def _cycle(self, proposals: int) -> None:

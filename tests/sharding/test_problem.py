@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shardings import TINY, random_problem, write
 
 from graphrl.errors import GraphrlError, PlanError, ProblemError
 from graphrl.sharding.plan import ShardingPlan
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, read_problem
-from tests.helpers.shardings import TINY, random_problem, write
 
 
 @pytest.mark.parametrize("name", ["tiny.json", "tiny.json.gz"])
 def test_costs_and_memory_are_exact(tmp_path: Path, name: str) -> None:
     problem = read_problem(write(tmp_path / name, TINY))
-    assert problem.name == "tiny" and problem.limit == 5
+    assert problem.name == "tiny"
+    assert problem.limit == 5
     assert problem.total_cost(np.array([0, 1])) == 5 + 0 + 4  # row of node 0, column of node 1
     assert problem.total_cost(np.array([1, 0])) == 1 + 2 + 3
     assert problem.times.tolist() == [0, 1, 2, 3]
@@ -81,7 +82,9 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, change: Any, fault
     path = write(tmp_path / "broken.json", document)
     with pytest.raises(ProblemError) as error:
         read_problem(path)
-    assert fault in str(error.value) and "broken.json" in str(error.value) and "\n" not in str(error.value)
+    assert fault in str(error.value)
+    assert "broken.json" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_truncated_files_are_refused(tmp_path: Path) -> None:
@@ -103,7 +106,8 @@ def test_a_plan_is_saved_and_checked(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     assert json.loads((tmp_path / "plan.json").read_text())["format"] == "graphrl-sharding"
     loaded = ShardingPlan.load(tmp_path / "plan.json")
-    assert loaded == plan and loaded.contest_list() == "[0, 0]"
+    assert loaded == plan
+    assert loaded.contest_list() == "[0, 0]"
     loaded.check(problem)
 
 

@@ -37,7 +37,9 @@ def contest(settings: Settings) -> Iterator[Table]:
         "Points are the contest's: the least cost, of any team or ours, over the cost. Bounds are exact; the published "
         "ones are of the winners' experiments. XLA: Google's auto-sharder, as published by the winners."
     )
-    yield settings.measurements.table("Contest", how, markdown(list(HEADINGS), lines), notes=_notes(settings), summary=summary)
+    yield settings.measurements.table(
+        "Contest", how, markdown(list(HEADINGS), lines), notes=_notes(settings), summary=summary
+    )
 
 
 def point(name: str, run: Figures) -> float:

@@ -19,7 +19,9 @@ def parts(settings: Settings) -> Iterator[Table]:
         for part in PARTS:
             runs = [settings.run(name, part, seed) for seed in range(settings.seeds)]
             costs = [run["cost"] for run in runs if run is not None]
-            cells.append(f"{statistics.fmean(costs) / RESULTS[name].best:.4f}" if len(costs) == len(runs) else "no plan")
+            cells.append(
+                f"{statistics.fmean(costs) / RESULTS[name].best:.4f}" if len(costs) == len(runs) else "no plan"
+            )
         lines.append([name, *cells])
     how = "Cost over the best team's, mean over the seeds. `no messages`: without the dual's labels and multipliers."
     yield settings.measurements.table("Parts", how, markdown(["instance", *PARTS], lines))
