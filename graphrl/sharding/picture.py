@@ -24,9 +24,9 @@ def sharding_figure(problem: ShardingProblem, plan: ShardingPlan) -> Picture:
     _draw_memory(memory, problem, plan, strategies)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
-    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:.2f}%)"
+    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:,.2f}%)"
     facts = [f"cost {plan.cost:,}", gap, f"{len(node):,} nodes, {len(edge):,} edges", f"{plan.seconds:.0f} s"]
-    draw_heading(memory, plan.problem, plan.method, facts, above=6)
+    draw_heading(memory, plan.problem, plan.method, facts, above=14)
     return figure
 
 
@@ -51,6 +51,8 @@ def _draw_along(axes: Axes, problem: ShardingProblem, node: np.ndarray, edge: np
     bounds = np.linspace(0, n, min(n, BINS) + 1)
     of_nodes = np.histogram(np.arange(n), bounds, weights=node.astype(float))[0]
     of_edges = np.histogram(problem.edges.max(1, initial=0), bounds, weights=edge.astype(float))[0]
+    scale, unit = _unit(float((of_nodes + of_edges).max(initial=0)))
+    of_nodes, of_edges = of_nodes / scale, of_edges / scale
     axes.stairs(of_nodes, bounds, fill=True, color=NODE, linewidth=0, label=f"nodes, {int(node.sum()):,}")
     axes.stairs(
         of_nodes + of_edges, bounds, baseline=of_nodes, fill=True, color=EDGE, linewidth=0,
@@ -60,7 +62,7 @@ def _draw_along(axes: Axes, problem: ShardingProblem, node: np.ndarray, edge: np
     axes.set_ylim(0, None)
     axes.set_xlabel("nodes, in the file's order", color=TEXT, fontsize=8.5)
     axes.legend(loc="upper right", frameon=False, fontsize=8)
-    _finish(axes, "cost along the nodes; edges at their later node", "cost")
+    _finish(axes, "cost along the nodes; edges at their later node", unit)
 
 
 def _draw_dearest(
@@ -77,17 +79,28 @@ def _draw_dearest(
             a, b = problem.edges[item - len(node)].tolist()
             names.append(f"edge {a} - {b}, strategies {strategies[a]} and {strategies[b]}")
     rows = np.arange(len(top))
-    axes.barh(rows, cost[top].astype(float), color=np.where(top < len(node), NODE, EDGE), height=0.7)
+    scale, unit = _unit(float(cost.max(initial=0)))
+    axes.barh(rows, cost[top] / scale, color=np.where(top < len(node), NODE, EDGE), height=0.7)
     axes.set_yticks(rows, names, fontsize=7.5)
     axes.set_ylim(len(top) - 0.4, -0.6)
+    axes.set_xlabel(unit, color=TEXT, fontsize=8.5)
     share = cost[top].sum() / max(1, cost.sum())
     _finish(axes, f"dearest nodes and edges, {100 * share:.0f}% of the cost", "")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
 
 
+def _unit(largest: float) -> tuple[float, str]:
+    """Unit of an axis of costs, a power of 1,000, and its label."""
+    power = 3 * int(np.log10(max(1.0, largest)) // 3)
+    return 10.0**power, f"cost, 1e{power}" if power else "cost"
+
+
 def _finish(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title, loc="left", fontsize=9, color=TEXT)
+    axes.annotate(
+        title, (0, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", fontsize=9, color=TEXT,
+        parse_math=False,
+    )  # fmt: skip
     axes.set_ylabel(unit, color=TEXT, fontsize=8.5)
     if unit:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 4, 5, 10]))

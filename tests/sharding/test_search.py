@@ -92,7 +92,7 @@ def test_the_search_finds_the_optimum(seed: int) -> None:
 
 @pytest.mark.parametrize("parts", [Parts(reduction=False), Parts(messages=False), Parts(trees=False)])
 def test_parts_can_be_left_out(parts: Parts) -> None:
-    problem = random_problem(0, nodes=7, prohibitive=0.1)
+    problem = random_problem(4, nodes=7, prohibitive=0.1)
     assert brute_force(problem) is not None
     plan, _ = search(problem, 0.3, **ONE_THREAD, parts=parts)
     assert plan.cost == brute_force(problem)
