@@ -1,13 +1,14 @@
 """A sharding plan as a picture: memory over time against the limit, costs along the nodes, and the dearest of them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
 from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
-from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import ShardingProblem
+from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.units import byte_unit, format_bytes
 
 BINS = 240  # bars of the costs along the nodes
@@ -15,33 +16,32 @@ LISTED = 14  # dearest nodes and edges
 NODE, EDGE = COLOURS[4], COLOURS[1]
 
 
-def sharding_figure(problem: ShardingProblem, plan: ShardingPlan) -> Picture:
-    """Draws the picture of a plan of this problem."""
+def sharding_figure(problem: ShardingProblem, strategies: np.ndarray, method: str, facts: Sequence[str]) -> Picture:
+    """Draws the picture of `[n]` strategies; `method` and `facts` are texts of its heading."""
     figure = Picture(figsize=(WIDTH, 8.2), dpi=DPI, layout="constrained")
     memory, along, dearest = figure.subplots(3, 1, height_ratios=[2.6, 2.2, 2.6])
-    strategies = np.array(plan.strategies, np.int64)
     node, edge = problem.costs(strategies)
-    _draw_memory(memory, problem, plan, strategies)
+    _draw_memory(memory, problem, strategies)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
-    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:,.2f}%)"
-    facts = [f"cost {plan.cost:,}", gap, f"{len(node):,} nodes, {len(edge):,} edges", f"{plan.seconds:.0f} s"]
-    draw_heading(memory, plan.problem, plan.method, facts, above=14)
+    facts = [*facts, f"{len(node):,} nodes, {len(edge):,} edges"]
+    draw_heading(memory, problem.name, method, facts, above=14)
     return figure
 
 
-def _draw_memory(axes: Axes, problem: ShardingProblem, plan: ShardingPlan, strategies: np.ndarray) -> None:
-    held = problem.memory(strategies)
-    scale, unit = byte_unit(max(1, plan.limit or plan.peak_bytes))
-    if len(held) > 1:
-        axes.stairs(held[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)
+def _draw_memory(axes: Axes, problem: ShardingProblem, strategies: np.ndarray) -> None:
+    used, peak = problem.memory(strategies), problem.peak(strategies)
+    limit = None if problem.limit == UNLIMITED else problem.limit
+    scale, unit = byte_unit(max(1, limit or peak))
+    if len(used) > 1:
+        axes.stairs(used[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)
         axes.set_xlim(problem.times[0], problem.times[-1])
-    peak = f"peak {format_bytes(plan.peak_bytes)}"
-    if plan.limit is not None:
-        axes.axhline(plan.limit / scale, color=LIMIT, linewidth=1.2)
-        peak += f", {100 * plan.peak_bytes / max(1, plan.limit):.2f}% of the limit (line) of {format_bytes(plan.limit)}"
-    axes.set_ylim(0, 1.12 * max(1, plan.peak_bytes, plan.limit or 0) / scale)
-    _finish(axes, f"memory over time: {peak}", unit)
+    text = f"peak {format_bytes(peak)}"
+    if limit is not None:
+        axes.axhline(limit / scale, color=LIMIT, linewidth=1.2)
+        text += f", {100 * peak / max(1, limit):.2f}% of the limit (line) of {format_bytes(limit)}"
+    axes.set_ylim(0, 1.12 * max(1, peak, limit or 0) / scale)
+    _finish(axes, f"memory over time: {text}", unit)
     axes.set_xlabel("time", color=TEXT, fontsize=8.5)
 
 

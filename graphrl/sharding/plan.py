@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphrl.errors import PlanError, ProblemError
 from graphrl.files import read_document, write_atomically
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
@@ -80,7 +82,9 @@ class ShardingPlan:
         from graphrl.plan.plot import write_figure
         from graphrl.sharding.picture import sharding_figure
 
-        figure = sharding_figure(problem, self)
+        gap = "optimal" if self.gap == 0 else f"bound {self.bound:,} (gap {100 * self.gap:,.2f}%)"
+        facts = [f"cost {self.cost:,}", gap, f"{self.seconds:.0f} s"]
+        figure = sharding_figure(problem, np.array(self.strategies, np.int64), self.method, facts)
         write_figure(figure, path)
         return figure
 
