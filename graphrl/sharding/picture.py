@@ -1,13 +1,14 @@
 """A sharding plan as a picture: memory over time against the limit, costs along the nodes, and the dearest of them."""
 
-from collections.abc import Sequence
+import os
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
-from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
+from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading, write_figure
+from graphrl.sharding.plan import ShardingPlan
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.units import byte_unit, format_bytes
 
@@ -16,16 +17,23 @@ LISTED = 14  # dearest nodes and edges
 NODE, EDGE = COLOURS[4], COLOURS[1]
 
 
-def sharding_figure(problem: ShardingProblem, strategies: np.ndarray, method: str, facts: Sequence[str]) -> Picture:
-    """Draws the picture of `[n]` strategies; `method` and `facts` are texts of its heading."""
+def plot(problem: ShardingProblem, plan: ShardingPlan, path: str | os.PathLike[str]) -> Picture:
+    """Draws memory over time against the limit, and the costs of nodes and edges; saves the picture.
+
+    Raises:
+      GraphrlError: the file cannot be written, or its ending is not .png, .svg or .pdf.
+    """
+    strategies = np.array(plan.strategies, np.int64)
     figure = Picture(figsize=(WIDTH, 8.2), dpi=DPI, layout="constrained")
     memory, along, dearest = figure.subplots(3, 1, height_ratios=[2.6, 2.2, 2.6])
     node, edge = problem.costs(strategies)
     _draw_memory(memory, problem, strategies)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
-    facts = [*facts, f"{len(node):,} nodes, {len(edge):,} edges"]
-    draw_heading(memory, problem.name, method, facts, above=14)
+    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:,.2f}%)"
+    facts = [f"cost {plan.cost:,}", gap, f"{plan.seconds:.0f} s", f"{len(node):,} nodes, {len(edge):,} edges"]
+    draw_heading(memory, problem.name, plan.method, facts, above=14)
+    write_figure(figure, path)
     return figure
 
 

@@ -27,7 +27,7 @@ from graphrl.sharding.reduce import Reduced, reduce_problem
 CHUNK = 0.1  # seconds between two looks at the clock
 DUAL_SHARE = 0.25  # most of the time that the bound takes
 CYCLE = 200  # proposals of the first cycle, per strategy
-GROWTH = 1.3  # of cycles
+GROWTH = 1.03  # of cycles
 PERTURBED = 0.6  # share of cycles that start from labels by messages, not from the best plan
 METHOD = "auto"
 
