@@ -28,6 +28,7 @@ COMMANDS = {
     "checkpoint": "choose what a training step keeps and what it recomputes, to save memory",
     "explain": "explain why a compiled program needs its memory, and what would lower it",
     "map": "assign a model's weights and tensors to the memories of a chip",
+    "shard": "choose how each op is split over a mesh of devices, within a memory limit",
     "convert": "convert a model to graph JSON",
 }
 

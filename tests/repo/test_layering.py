@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("learning",),
     ("envs",),
-    ("decoding", "solvers", "networks"),
+    ("decoding", "solvers", "networks", "sharding"),
     ("plan",),
     ("costs",),
     ("graphs",),

@@ -1,0 +1,627 @@
+"""Reduction of a sharding problem to a smaller one with the same optimum, and the way back.
+
+Four rules are applied until none changes anything:
+
+- A strategy goes if it is prohibitive, if an edge leaves it no partner, or if it never fits into memory.
+- A strategy goes if another one of its node is at least as good: its bytes are not more at any time, and it does not
+  cost more, whatever the neighbours choose (dead-end elimination, Goldstein 1994).
+- A node is merged into a neighbour if each strategy of the neighbour leaves it one strategy: because of prohibitive
+  costs, or because the node has no other neighbour and one of its strategies has both the least cost and least bytes.
+  Bytes stay exact: a group of nodes has the intervals of all its nodes.
+- Nodes with one strategy become a constant; times at which memory can never bind are left out.
+
+All are the same operation: every node of the old problem follows a node of the new one, by a table of its strategy for
+each strategy of the other (`_follow`).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from graphrl.compiled import entry, inlined
+from graphrl.errors import ProblemError
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+
+GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
+MAX_PAIRS = 2**16  # pairs of strategies of a node that are compared; nodes with more are left as they are
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduced:
+    """A reduced problem of g groups of nodes with S strategies in all, m edges, c usages and T times.
+
+    Attributes:
+      offset: `[g + 1] int64`, as in `ShardingProblem`, for groups.
+      cost: `[S] int64`; no strategy is prohibitive.
+      edges: `[m, 2] int64`, the first group below the second, no pair twice.
+      edge_offset: `[m + 1] int64`, as in `ShardingProblem`.
+      edge_cost: `[C] int64`; `PROHIBITIVE` and above for pairs that are not there.
+      user: `[c] int64`, group of each usage, ascending; a group has several if its nodes have other intervals.
+      span: `[c, 2] int64`, half-open range of times of each usage.
+      usage_offset: `[c + 1] int64`; the bytes of usage i, by strategy of its group, are at `usage_offset[i]` of the
+        next. Their least is 0.
+      usage: `[..] int64` bytes.
+      room: `[T] int64`, bytes that usages may take at each time.
+      constant: cost of all that is decided.
+      root: `[n] int64`, group of each node of the full problem; g for nodes with one strategy.
+      table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`.
+    """
+
+    offset: np.ndarray
+    cost: np.ndarray
+    edges: np.ndarray
+    edge_offset: np.ndarray
+    edge_cost: np.ndarray
+    user: np.ndarray
+    span: np.ndarray
+    usage_offset: np.ndarray
+    usage: np.ndarray
+    room: np.ndarray
+    constant: int
+    root: np.ndarray
+    table_offset: np.ndarray
+    table: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of strategies of each group, `[g] int64`."""
+        return np.diff(self.offset)
+
+    def expand(self, strategies: np.ndarray) -> np.ndarray:
+        """Returns the `[n]` strategies of the full problem that `[g]` strategies of the groups stand for."""
+        return self.table[self.table_offset[:-1] + np.append(strategies, 0)[self.root]]
+
+
+def reduce_problem(problem: ShardingProblem, *, merge: bool = True) -> Reduced:
+    """Reduces a problem; an optimum of the result, expanded, is one of the problem.
+
+    Args:
+      problem: the problem.
+      merge: False to leave out the rules that compare and merge: for measurements of what they bring.
+
+    Raises:
+      ProblemError: the problem has no feasible plan, which the rules show.
+    """
+    reduced = _pruned(_start(problem), 0)
+    if merge:
+        # strategies of nodes with thousands of neighbours take long to compare: first these are merged
+        for pairs in (0, MAX_PAIRS):
+            before = None
+            while before != (len(reduced.cost), len(reduced.edge_cost)):
+                before = len(reduced.cost), len(reduced.edge_cost)
+                reduced = _pruned(_merged(reduced), pairs)
+    return _binding(reduced)
+
+
+def incidence(groups: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the edges of each group: group v's are at `first[v]` to `first[v + 1]` of the second array."""
+    ends = np.concatenate([edges[:, 0], edges[:, 1]])
+    number = np.concatenate([np.arange(len(edges), dtype=np.int64)] * 2)
+    order = np.argsort(ends, kind="stable")
+    return np.searchsorted(ends[order], np.arange(groups + 1)).astype(np.int64), number[order]
+
+
+def offsets(sizes: np.ndarray) -> np.ndarray:
+    """Returns `[k + 1]` offsets of `[k]` sizes."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def _start(problem: ShardingProblem) -> Reduced:
+    """The problem as groups of one node each, its times those at which no other time has all of its nodes."""
+    n = len(problem.offset) - 1
+    alive = problem.interval[:, 0] < problem.interval[:, 1]
+    starts = np.unique(problem.interval[alive, 0])
+    ends = np.unique(problem.interval[alive, 1])
+    # of the starts between two ends, only the last has all nodes of the others
+    passed = np.searchsorted(ends, starts, "right")
+    times = starts[np.append(passed[1:] > passed[:-1], True)[: len(starts)]]
+    span = np.searchsorted(times, problem.interval)
+    user = np.flatnonzero(alive & (span[:, 0] < span[:, 1]))
+    sizes = problem.sizes
+    usage = problem.usage[np.repeat(np.isin(np.arange(n), user), sizes)]
+    blank = Reduced(
+        problem.offset, np.minimum(problem.cost, PROHIBITIVE), problem.edges, problem.edge_offset,
+        np.minimum(problem.edge_cost, PROHIBITIVE), user, span[user], offsets(sizes[user]), usage,
+        np.full(len(times), problem.limit, np.int64), 0, np.arange(n), problem.offset,
+        np.arange(len(problem.cost)) - np.repeat(problem.offset[:-1], sizes),
+    )  # fmt: skip
+    return _follow(blank, np.arange(n), np.append(sizes, 1), blank.table_offset, blank.table)
+
+
+def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
+    """Without strategies that are not there or not needed; nodes with one strategy are a constant.
+
+    Nodes with more than `max_pairs` pairs of strategies keep those that others dominate.
+    """
+    while True:
+        keep = (reduced.cost < PROHIBITIVE).astype(np.uint8)
+        keep[_too_large(reduced)] = 0
+        first, edge = incidence(len(reduced.sizes), reduced.edges)
+        uses = np.searchsorted(reduced.user, np.arange(len(reduced.sizes) + 1))
+        _mark(
+            reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
+            reduced.usage_offset, reduced.usage, keep, np.array([max_pairs, PROHIBITIVE]),
+        )  # fmt: skip
+        sizes = np.add.reduceat(keep, reduced.offset[:-1], dtype=np.int64) if len(keep) else reduced.sizes
+        if (sizes == 0).any():
+            raise ProblemError("no plan is feasible: prohibitive costs or the memory limit leave a node no strategy")
+        if keep.all() and (sizes > 1).all():
+            return reduced
+        single = sizes == 1
+        place = np.where(single, (~single).sum(), np.cumsum(~single) - 1)
+        local = np.arange(len(keep)) - np.repeat(reduced.offset[:-1], reduced.sizes)
+        new_sizes = np.append(sizes[~single], 1)
+        reduced = _follow(reduced, place, new_sizes, offsets(sizes), local[keep.astype(bool)])
+
+
+def _too_large(reduced: Reduced) -> np.ndarray:
+    """Indices of strategies whose bytes do not fit even if all others take their least."""
+    if (reduced.room < 0).any():
+        raise ProblemError("no plan is feasible: the least bytes of all nodes exceed the memory limit")
+    least = _range_minimum(reduced.room, reduced.span)
+    sizes = np.diff(reduced.usage_offset)
+    wrong = np.flatnonzero(reduced.usage > np.repeat(least, sizes))
+    item = np.searchsorted(reduced.usage_offset, wrong, "right") - 1
+    return reduced.offset[reduced.user[item]] + wrong - reduced.usage_offset[item]
+
+
+def _range_minimum(values: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """Least of `values` in each half-open, non-empty range."""
+    levels = [values]
+    while 2 ** len(levels) <= len(values):
+        half = 2 ** (len(levels) - 1)
+        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
+    length = span[:, 1] - span[:, 0]
+    level = np.frexp(length.astype(float))[1] - 1
+    result = np.empty(len(span), np.int64)
+    for k, table in enumerate(levels):
+        at = level == k
+        result[at] = np.minimum(table[span[at, 0]], table[span[at, 1] - 2**k])
+    return result
+
+
+def _merged(reduced: Reduced) -> Reduced:
+    """With nodes merged into neighbours that decide them."""
+    groups, sizes = len(reduced.sizes), reduced.sizes
+    first, edge = incidence(groups, reduced.edges)
+    uses = np.searchsorted(reduced.user, np.arange(groups + 1))
+    parent, status = np.arange(groups), np.zeros(groups, np.int64)
+    # a table of a merged node has as many items as its parent's strategies
+    room = int(np.sum(sizes[reduced.edges].max(1))) + len(reduced.cost)
+    tables, start = np.empty(room, np.int64), np.zeros(groups, np.int64)
+    _merge(
+        reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
+        reduced.usage_offset, reduced.usage, parent, status, tables, start, np.array([GROWTH, PROHIBITIVE]),
+    )  # fmt: skip
+    is_root = parent == np.arange(groups)
+    place = (np.cumsum(is_root) - 1)[parent]
+    table_sizes = sizes[parent]
+    local = np.arange(table_sizes.sum()) - np.repeat(offsets(table_sizes)[:-1], table_sizes)
+    table = np.where(np.repeat(is_root, table_sizes), local, tables[local + np.repeat(start, table_sizes)])
+    new_sizes = np.append(sizes[is_root], 1)
+    return _follow(reduced, place, new_sizes, offsets(table_sizes), table)
+
+
+def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray) -> Reduced:
+    """The problem in which group v of the old one follows group `place[v]`, which has `sizes[place[v]]` strategies.
+
+    The last group of `sizes` has one strategy and becomes the constant.
+    """
+    groups = len(sizes) - 1
+    offset = offsets(sizes)
+    cost = np.zeros(offset[-1], np.int64)
+    unary = np.zeros(len(old.edges), np.uint8)
+    _unary(
+        old.offset, old.cost, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, cost, unary
+    )
+    left = np.flatnonzero(unary == 0)
+    ends = np.sort(place[old.edges[left]], axis=1)
+    keys, number = np.unique(ends[:, 0] * (groups + 1) + ends[:, 1], return_inverse=True)
+    edges = np.stack([keys // (groups + 1), keys % (groups + 1)], 1)
+    edge_offset = offsets(sizes[edges].prod(1))
+    edge_cost = np.zeros(edge_offset[-1], np.int64)
+    _matrices(
+        old.offset, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, left, number,
+        edge_offset, edge_cost,
+    )  # fmt: skip
+    user, span, usage_offset, usage, room = _usages(old, place, offset, table_offset, table)
+    full_sizes = sizes[np.append(place, groups)[old.root]]
+    full_offset = offsets(full_sizes)
+    full = np.empty(full_offset[-1], np.int64)
+    _compose(old.root, old.table_offset, old.table, place, table_offset, table, full_offset, full)
+    return Reduced(
+        offset[:-1], np.minimum(cost[:-1], PROHIBITIVE), edges, edge_offset, np.minimum(edge_cost, PROHIBITIVE), user,
+        span, usage_offset, usage, room, old.constant + int(cost[-1]), np.append(place, groups)[old.root],
+        full_offset, full,
+    )  # fmt: skip
+
+
+def _usages(
+    old: Reduced, place: np.ndarray, offset: np.ndarray, table_offset: np.ndarray, table: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Usages after groups follow others: those of equal intervals are one, and their least goes to the room."""
+    times, groups = len(old.room), len(offset) - 2
+    key = (place[old.user] * (times + 1) + old.span[:, 0]) * (times + 1) + old.span[:, 1]
+    keys, number = np.unique(key, return_inverse=True)
+    user = keys // (times + 1) ** 2
+    span = np.stack([keys // (times + 1) % (times + 1), keys % (times + 1)], 1)
+    usage_offset = offsets(np.diff(offset)[user])
+    usage = np.zeros(usage_offset[-1], np.int64)
+    _add_usages(old.user, old.usage_offset, old.usage, table_offset, table, number, usage_offset, usage)
+    least = np.minimum.reduceat(usage, usage_offset[:-1]) if len(user) else np.zeros(0, np.int64)
+    change = np.zeros(times + 1, np.int64)
+    np.add.at(change, span[:, 0], least)
+    np.subtract.at(change, span[:, 1], least)
+    sizes = np.diff(usage_offset)
+    usage -= np.repeat(least, sizes)
+    varies = np.maximum.reduceat(usage, usage_offset[:-1]) > 0 if len(user) else np.zeros(0, bool)
+    varies &= user < groups
+    return (
+        user[varies], span[varies], offsets(sizes[varies]), usage[np.repeat(varies, sizes)],
+        old.room - np.cumsum(change)[:-1],
+    )  # fmt: skip
+
+
+def _binding(reduced: Reduced) -> Reduced:
+    """Without the times at which all usages fit at once, and those at which they fit if they do at another time."""
+    sizes = np.diff(reduced.usage_offset)
+    most = np.maximum.reduceat(reduced.usage, reduced.usage_offset[:-1]) if len(sizes) else sizes
+    change = np.zeros(len(reduced.room) + 1, np.int64)
+    np.add.at(change, reduced.span[:, 0], most)
+    np.subtract.at(change, reduced.span[:, 1], most)
+    reduced = _at_times(reduced, np.cumsum(change)[:-1] > reduced.room)
+    while True:
+        by_start, by_end = (np.argsort(reduced.span[:, side], kind="stable") for side in (0, 1))
+        keep = np.ones(len(reduced.room), np.uint8)
+        difference = np.zeros(len(reduced.cost), np.int64)
+        _redundant(
+            reduced.offset, reduced.user, reduced.span, reduced.usage_offset, reduced.usage, reduced.room, by_start,
+            by_end, difference, np.zeros(len(reduced.sizes), np.int64), np.zeros(len(reduced.sizes), np.uint8), keep,
+        )  # fmt: skip
+        if keep.all():
+            return reduced
+        reduced = _at_times(reduced, keep.astype(bool))
+
+
+def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
+    """Without the times that `[T] bool` leaves out; usages that become equal in their intervals are one."""
+    span = np.append(0, np.cumsum(keep))[reduced.span]
+    left = span[:, 0] < span[:, 1]
+    sizes = np.diff(reduced.usage_offset)
+    thinned = dataclasses.replace(
+        reduced, user=reduced.user[left], span=span[left], usage_offset=offsets(sizes[left]),
+        usage=reduced.usage[np.repeat(left, sizes)], room=reduced.room[keep],
+    )  # fmt: skip
+    groups = len(reduced.sizes)
+    local = np.arange(len(reduced.cost)) - np.repeat(reduced.offset[:-1], reduced.sizes)
+    offset = np.append(reduced.offset, reduced.offset[-1] + 1)
+    user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, local)
+    return dataclasses.replace(thinned, user=user, span=span, usage_offset=usage_offset, usage=usage, room=room)
+
+
+# The compiled functions below take the arrays of `Reduced`, and write to their last arguments.
+
+
+@entry
+def _unary(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    place: np.ndarray,
+    new_off: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    new_cost: np.ndarray,
+    unary: np.ndarray,
+) -> None:
+    """Adds costs of groups to those that they follow; and of edges between followers of one group, or a constant."""
+    for v in range(len(place)):
+        p = place[v]
+        for i in range(new_off[p + 1] - new_off[p]):
+            c = new_cost[new_off[p] + i] + cost[off[v] + table[toff[v] + i]]
+            new_cost[new_off[p] + i] = min(c, 10**18)
+    for e in range(len(edges)):
+        a, b = edges[e, 0], edges[e, 1]
+        p, q = place[a], place[b]
+        k, m, width = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q], off[b + 1] - off[b]
+        if p == q or k == 1 or m == 1:
+            unary[e] = 1
+            target = q if k == 1 else p
+            for i in range(max(k, m)):
+                s = table[toff[a] + (0 if k == 1 else i)]
+                t = table[toff[b] + (0 if m == 1 else i)]
+                c = new_cost[new_off[target] + i] + ecost[eoff[e] + s * width + t]
+                new_cost[new_off[target] + i] = min(c, 10**18)
+
+
+@entry
+def _matrices(
+    off: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    place: np.ndarray,
+    new_off: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    left: np.ndarray,
+    number: np.ndarray,
+    new_eoff: np.ndarray,
+    new_ecost: np.ndarray,
+) -> None:
+    """Adds matrices of edges to those of the new edges."""
+    for x in range(len(left)):
+        e = left[x]
+        a, b = edges[e, 0], edges[e, 1]
+        width, base = off[b + 1] - off[b], new_eoff[number[x]]
+        p, q = place[a], place[b]
+        k, m = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q]
+        row, column = (m, 1) if p < q else (1, k)
+        for i in range(k):
+            s = eoff[e] + table[toff[a] + i] * width
+            for j in range(m):
+                at = base + i * row + j * column
+                new_ecost[at] = min(new_ecost[at] + ecost[s + table[toff[b] + j]], 10**18)
+
+
+@entry
+def _add_usages(
+    user: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    number: np.ndarray,
+    new_uoff: np.ndarray,
+    new_usage: np.ndarray,
+) -> None:
+    for u in range(len(user)):
+        v, base = user[u], new_uoff[number[u]]
+        for i in range(new_uoff[number[u] + 1] - base):
+            new_usage[base + i] += usage[uoff[u] + table[toff[v] + i]]
+
+
+@entry
+def _compose(
+    root: np.ndarray,
+    full_off: np.ndarray,
+    full: np.ndarray,
+    place: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    new_off: np.ndarray,
+    new_full: np.ndarray,
+) -> None:
+    groups = len(place)
+    for v in range(len(root)):
+        for i in range(new_off[v + 1] - new_off[v]):
+            s = 0 if root[v] == groups else table[toff[root[v]] + i]
+            new_full[new_off[v] + i] = full[full_off[v] + s]
+
+
+@inlined
+def _entry_of(edges: np.ndarray, off: np.ndarray, eoff: np.ndarray, e: int, v: int, s: int, t: int) -> int:
+    """Index of the cost of edge e if its end v has strategy s and its other end t."""
+    b = edges[e, 1]
+    width = off[b + 1] - off[b]
+    return eoff[e] + (t * width + s if b == v else s * width + t)
+
+
+@inlined
+def _takes_less(uoff: np.ndarray, usage: np.ndarray, uses: np.ndarray, v: int, s: int, t: int) -> bool:
+    """True if strategy s of group v takes no more bytes than t at any time."""
+    for u in range(uses[v], uses[v + 1]):  # noqa: SIM110 (compiled)
+        if usage[uoff[u] + s] > usage[uoff[u] + t]:
+            return False
+    return True
+
+
+@entry
+def _mark(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    first: np.ndarray,
+    inc: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    keep: np.ndarray,
+    limits: np.ndarray,
+) -> None:
+    """Sets `keep` to 0 for strategies without a partner on an edge, and for dominated ones."""
+    for e in range(len(edges)):
+        for side in range(2):
+            v, w = edges[e, side], edges[e, 1 - side]
+            for s in range(off[v + 1] - off[v]):
+                partner = False
+                for t in range(off[w + 1] - off[w]):
+                    if keep[off[w] + t] and ecost[_entry_of(edges, off, eoff, e, v, s, t)] < limits[1]:
+                        partner = True
+                        break
+                if not partner:
+                    keep[off[v] + s] = 0
+    for v in range(len(off) - 1):
+        k = off[v + 1] - off[v]
+        if k * k > limits[0]:
+            continue
+        for s in range(k):
+            for t in range(k):  # is t at least as good as s?
+                if not keep[off[v] + s]:
+                    break
+                if s == t or not keep[off[v] + t] or not _takes_less(uoff, usage, uses, v, t, s):
+                    continue
+                gain, fails = cost[off[v] + s] - cost[off[v] + t], False
+                for x in range(first[v], first[v + 1]):
+                    e = inc[x]
+                    w = edges[e, 1] if edges[e, 0] == v else edges[e, 0]
+                    least = limits[1]
+                    for j in range(off[w + 1] - off[w]):
+                        if keep[off[w] + j]:
+                            c = ecost[_entry_of(edges, off, eoff, e, v, s, j)]
+                            d = ecost[_entry_of(edges, off, eoff, e, v, t, j)]
+                            if c < limits[1] and d >= limits[1]:
+                                fails = True
+                                break
+                            if c < limits[1]:
+                                least = min(least, c - d)
+                    gain += least
+                    if fails:
+                        break
+                    if gain > 2 * limits[1]:
+                        gain = 2 * limits[1]
+                if not fails and gain >= 0:
+                    keep[off[v] + s] = 0
+
+
+@inlined
+def _decides(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    e: int,
+    a: int,
+    b: int,
+    leaf: bool,
+    tables: np.ndarray,
+    at: int,
+    prohibitive: int,
+) -> bool:
+    """Whether each strategy of group a decides that of group b, which is written to `tables[at:]`."""
+    for i in range(off[a + 1] - off[a]):
+        best, least = -1, prohibitive
+        options = 0
+        for j in range(off[b + 1] - off[b]):
+            c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
+            if c < prohibitive:
+                options += 1
+                c += cost[off[b] + j]
+                if best < 0 or c < least or (c == least and _takes_less(uoff, usage, uses, b, j, best)):
+                    best, least = j, c
+        if best < 0 or (options > 1 and not leaf):
+            return False
+        if options > 1:
+            for j in range(off[b + 1] - off[b]):
+                c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
+                if c < prohibitive and not _takes_less(uoff, usage, uses, b, best, j):
+                    return False
+        tables[at + i] = best
+    return True
+
+
+@entry
+def _merge(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    first: np.ndarray,
+    inc: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    parent: np.ndarray,
+    status: np.ndarray,
+    tables: np.ndarray,
+    start: np.ndarray,
+    limits: np.ndarray,
+) -> None:
+    """Chooses parents of groups that merge (status 2) into others (status 1), with their tables."""
+    at = 0
+    for e in range(len(edges)):
+        for side in range(2):
+            a, b = edges[e, side], edges[e, 1 - side]
+            if status[b] != 0 or status[a] == 2:
+                continue
+            leaf = first[b + 1] - first[b] == 1
+            k, m = off[a + 1] - off[a], off[b + 1] - off[b]
+            if not leaf and k > m:
+                grown = 0
+                for x in range(first[b], first[b + 1]):
+                    f = inc[x]
+                    if f != e:
+                        grown += (eoff[f + 1] - eoff[f]) // m * (k - m)
+                if grown > limits[0] * k * m:
+                    continue
+            if _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, limits[1]):
+                parent[b], status[b], status[a], start[b] = a, 2, 1, at
+                at += k
+                break
+
+
+@entry
+def _redundant(
+    off: np.ndarray,
+    user: np.ndarray,
+    span: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    room: np.ndarray,
+    by_start: np.ndarray,
+    by_end: np.ndarray,
+    difference: np.ndarray,
+    touched: np.ndarray,
+    is_touched: np.ndarray,
+    keep: np.ndarray,
+) -> None:
+    """Sets `keep` to 0 for times at which memory fits if it does at the last time that is kept, or at the next."""
+    starts = ends = count = reference = 0
+    for time in range(len(room)):
+        while ends < len(by_end) and span[by_end[ends], 1] <= time:
+            count = _change(off, user, uoff, usage, by_end[ends], -1, difference, touched, is_touched, count)
+            ends += 1
+        while starts < len(by_start) and span[by_start[starts], 0] <= time:
+            count = _change(off, user, uoff, usage, by_start[starts], 1, difference, touched, is_touched, count)
+            starts += 1
+        more = less = 0  # bytes that this time may have above, and below, the reference
+        for x in range(count):
+            v = touched[x]
+            high = low = difference[off[v]]
+            for i in range(off[v] + 1, off[v + 1]):
+                high, low = max(high, difference[i]), min(low, difference[i])
+            more, less = more + high, less - low
+        if time > 0 and more <= room[time] - room[reference]:
+            keep[time] = 0
+            continue
+        if time > 0 and less <= room[reference] - room[time]:
+            keep[reference] = 0
+        reference = time
+        for x in range(count):
+            v = touched[x]
+            is_touched[v] = 0
+            difference[off[v] : off[v + 1]] = 0
+        count = 0
+
+
+@inlined
+def _change(
+    off: np.ndarray,
+    user: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    u: int,
+    sign: int,
+    difference: np.ndarray,
+    touched: np.ndarray,
+    is_touched: np.ndarray,
+    count: int,
+) -> int:
+    """Adds a usage to the differences of its group, which becomes one of the touched ones; returns their number."""
+    v = user[u]
+    if not is_touched[v]:
+        is_touched[v] = 1
+        touched[count] = v
+        count += 1
+    for i in range(off[v + 1] - off[v]):
+        difference[off[v] + i] += sign * usage[uoff[u] + i]
+    return count
