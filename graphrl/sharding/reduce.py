@@ -18,9 +18,17 @@ import dataclasses
 
 import numpy as np
 
-from graphrl.compiled import entry, inlined
 from graphrl.errors import ProblemError
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.rules import (
+    add_costs,
+    add_matrices,
+    add_usages,
+    compose_tables,
+    mark_strategies,
+    mark_times,
+    merge_nodes,
+)
 
 GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
 MAX_PAIRS = 2**16  # pairs of strategies of a node that are compared; nodes with more are left as they are
@@ -138,7 +146,7 @@ def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
         keep[_too_large(reduced)] = 0
         first, edge = incidence(len(reduced.sizes), reduced.edges)
         uses = np.searchsorted(reduced.user, np.arange(len(reduced.sizes) + 1))
-        _mark(
+        mark_strategies(
             reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
             reduced.usage_offset, reduced.usage, keep, np.array([max_pairs, PROHIBITIVE]),
         )  # fmt: skip
@@ -189,7 +197,7 @@ def _merged(reduced: Reduced) -> Reduced:
     # a table of a merged node has as many items as its parent's strategies
     room = int(np.sum(sizes[reduced.edges].max(1))) + len(reduced.cost)
     tables, start = np.empty(room, np.int64), np.zeros(groups, np.int64)
-    _merge(
+    merge_nodes(
         reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
         reduced.usage_offset, reduced.usage, parent, status, tables, start, np.array([GROWTH, PROHIBITIVE]),
     )  # fmt: skip
@@ -211,7 +219,7 @@ def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np
     offset = offsets(sizes)
     cost = np.zeros(offset[-1], np.int64)
     unary = np.zeros(len(old.edges), np.uint8)
-    _unary(
+    add_costs(
         old.offset, old.cost, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, cost, unary
     )
     left = np.flatnonzero(unary == 0)
@@ -220,7 +228,7 @@ def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np
     edges = np.stack([keys // (groups + 1), keys % (groups + 1)], 1)
     edge_offset = offsets(sizes[edges].prod(1))
     edge_cost = np.zeros(edge_offset[-1], np.int64)
-    _matrices(
+    add_matrices(
         old.offset, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, left, number,
         edge_offset, edge_cost,
     )  # fmt: skip
@@ -228,7 +236,7 @@ def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np
     full_sizes = sizes[np.append(place, groups)[old.root]]
     full_offset = offsets(full_sizes)
     full = np.empty(full_offset[-1], np.int64)
-    _compose(old.root, old.table_offset, old.table, place, table_offset, table, full_offset, full)
+    compose_tables(old.root, old.table_offset, old.table, place, table_offset, table, full_offset, full)
     return Reduced(
         offset[:-1], np.minimum(cost[:-1], PROHIBITIVE), edges, edge_offset, np.minimum(edge_cost, PROHIBITIVE), user,
         span, usage_offset, usage, room, old.constant + int(cost[-1]), np.append(place, groups)[old.root],
@@ -247,7 +255,7 @@ def _usages(
     span = np.stack([keys // (times + 1) % (times + 1), keys % (times + 1)], 1)
     usage_offset = offsets(np.diff(offset)[user])
     usage = np.zeros(usage_offset[-1], np.int64)
-    _add_usages(old.user, old.usage_offset, old.usage, table_offset, table, number, usage_offset, usage)
+    add_usages(old.user, old.usage_offset, old.usage, table_offset, table, number, usage_offset, usage)
     least = np.minimum.reduceat(usage, usage_offset[:-1]) if len(user) else np.zeros(0, np.int64)
     change = np.zeros(times + 1, np.int64)
     np.add.at(change, span[:, 0], least)
@@ -274,7 +282,7 @@ def _binding(reduced: Reduced) -> Reduced:
         by_start, by_end = (np.argsort(reduced.span[:, side], kind="stable") for side in (0, 1))
         keep = np.ones(len(reduced.room), np.uint8)
         difference = np.zeros(len(reduced.cost), np.int64)
-        _redundant(
+        mark_times(
             reduced.offset, reduced.user, reduced.span, reduced.usage_offset, reduced.usage, reduced.room, by_start,
             by_end, difference, np.zeros(len(reduced.sizes), np.int64), np.zeros(len(reduced.sizes), np.uint8), keep,
         )  # fmt: skip
@@ -300,328 +308,3 @@ def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
 
 
 # The compiled functions below take the arrays of `Reduced`, and write to their last arguments.
-
-
-@entry
-def _unary(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    place: np.ndarray,
-    new_off: np.ndarray,
-    toff: np.ndarray,
-    table: np.ndarray,
-    new_cost: np.ndarray,
-    unary: np.ndarray,
-) -> None:
-    """Adds costs of groups to those that they follow; and of edges between followers of one group, or a constant."""
-    for v in range(len(place)):
-        p = place[v]
-        for i in range(new_off[p + 1] - new_off[p]):
-            c = new_cost[new_off[p] + i] + cost[off[v] + table[toff[v] + i]]
-            new_cost[new_off[p] + i] = min(c, 10**18)
-    for e in range(len(edges)):
-        a, b = edges[e, 0], edges[e, 1]
-        p, q = place[a], place[b]
-        k, m, width = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q], off[b + 1] - off[b]
-        if p == q or k == 1 or m == 1:
-            unary[e] = 1
-            target = q if k == 1 else p
-            for i in range(max(k, m)):
-                s = table[toff[a] + (0 if k == 1 else i)]
-                t = table[toff[b] + (0 if m == 1 else i)]
-                c = new_cost[new_off[target] + i] + ecost[eoff[e] + s * width + t]
-                new_cost[new_off[target] + i] = min(c, 10**18)
-
-
-@entry
-def _matrices(
-    off: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    place: np.ndarray,
-    new_off: np.ndarray,
-    toff: np.ndarray,
-    table: np.ndarray,
-    left: np.ndarray,
-    number: np.ndarray,
-    new_eoff: np.ndarray,
-    new_ecost: np.ndarray,
-) -> None:
-    """Adds matrices of edges to those of the new edges."""
-    for x in range(len(left)):
-        e = left[x]
-        a, b = edges[e, 0], edges[e, 1]
-        width, base = off[b + 1] - off[b], new_eoff[number[x]]
-        p, q = place[a], place[b]
-        k, m = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q]
-        row, column = (m, 1) if p < q else (1, k)
-        for i in range(k):
-            s = eoff[e] + table[toff[a] + i] * width
-            for j in range(m):
-                at = base + i * row + j * column
-                new_ecost[at] = min(new_ecost[at] + ecost[s + table[toff[b] + j]], 10**18)
-
-
-@entry
-def _add_usages(
-    user: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    toff: np.ndarray,
-    table: np.ndarray,
-    number: np.ndarray,
-    new_uoff: np.ndarray,
-    new_usage: np.ndarray,
-) -> None:
-    for u in range(len(user)):
-        v, base = user[u], new_uoff[number[u]]
-        for i in range(new_uoff[number[u] + 1] - base):
-            new_usage[base + i] += usage[uoff[u] + table[toff[v] + i]]
-
-
-@entry
-def _compose(
-    root: np.ndarray,
-    full_off: np.ndarray,
-    full: np.ndarray,
-    place: np.ndarray,
-    toff: np.ndarray,
-    table: np.ndarray,
-    new_off: np.ndarray,
-    new_full: np.ndarray,
-) -> None:
-    groups = len(place)
-    for v in range(len(root)):
-        for i in range(new_off[v + 1] - new_off[v]):
-            s = 0 if root[v] == groups else table[toff[root[v]] + i]
-            new_full[new_off[v] + i] = full[full_off[v] + s]
-
-
-@inlined
-def _entry_of(edges: np.ndarray, off: np.ndarray, eoff: np.ndarray, e: int, v: int, s: int, t: int) -> int:
-    """Index of the cost of edge e if its end v has strategy s and its other end t."""
-    b = edges[e, 1]
-    width = off[b + 1] - off[b]
-    return eoff[e] + (t * width + s if b == v else s * width + t)
-
-
-@inlined
-def _takes_less(uoff: np.ndarray, usage: np.ndarray, uses: np.ndarray, v: int, s: int, t: int) -> bool:
-    """True if strategy s of group v takes no more bytes than t at any time."""
-    for u in range(uses[v], uses[v + 1]):  # noqa: SIM110 (compiled)
-        if usage[uoff[u] + s] > usage[uoff[u] + t]:
-            return False
-    return True
-
-
-@entry
-def _mark(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    first: np.ndarray,
-    inc: np.ndarray,
-    uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    keep: np.ndarray,
-    limits: np.ndarray,
-) -> None:
-    """Sets `keep` to 0 for strategies without a partner on an edge, and for dominated ones."""
-    for e in range(len(edges)):
-        for side in range(2):
-            v, w = edges[e, side], edges[e, 1 - side]
-            for s in range(off[v + 1] - off[v]):
-                partner = False
-                for t in range(off[w + 1] - off[w]):
-                    if keep[off[w] + t] and ecost[_entry_of(edges, off, eoff, e, v, s, t)] < limits[1]:
-                        partner = True
-                        break
-                if not partner:
-                    keep[off[v] + s] = 0
-    for v in range(len(off) - 1):
-        k = off[v + 1] - off[v]
-        if k * k > limits[0]:
-            continue
-        for s in range(k):
-            for t in range(k):  # is t at least as good as s?
-                if not keep[off[v] + s]:
-                    break
-                if s == t or not keep[off[v] + t] or not _takes_less(uoff, usage, uses, v, t, s):
-                    continue
-                gain, fails = cost[off[v] + s] - cost[off[v] + t], False
-                for x in range(first[v], first[v + 1]):
-                    e = inc[x]
-                    w = edges[e, 1] if edges[e, 0] == v else edges[e, 0]
-                    least = limits[1]
-                    for j in range(off[w + 1] - off[w]):
-                        if keep[off[w] + j]:
-                            c = ecost[_entry_of(edges, off, eoff, e, v, s, j)]
-                            d = ecost[_entry_of(edges, off, eoff, e, v, t, j)]
-                            if c < limits[1] and d >= limits[1]:
-                                fails = True
-                                break
-                            if c < limits[1]:
-                                least = min(least, c - d)
-                    gain += least
-                    if fails:
-                        break
-                    if gain > 2 * limits[1]:
-                        gain = 2 * limits[1]
-                if not fails and gain >= 0:
-                    keep[off[v] + s] = 0
-
-
-@inlined
-def _decides(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    e: int,
-    a: int,
-    b: int,
-    leaf: bool,
-    tables: np.ndarray,
-    at: int,
-    prohibitive: int,
-) -> bool:
-    """Whether each strategy of group a decides that of group b, which is written to `tables[at:]`."""
-    for i in range(off[a + 1] - off[a]):
-        best, least = -1, prohibitive
-        options = 0
-        for j in range(off[b + 1] - off[b]):
-            c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
-            if c < prohibitive:
-                options += 1
-                c += cost[off[b] + j]
-                if best < 0 or c < least or (c == least and _takes_less(uoff, usage, uses, b, j, best)):
-                    best, least = j, c
-        if best < 0 or (options > 1 and not leaf):
-            return False
-        if options > 1:
-            for j in range(off[b + 1] - off[b]):
-                c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
-                if c < prohibitive and not _takes_less(uoff, usage, uses, b, best, j):
-                    return False
-        tables[at + i] = best
-    return True
-
-
-@entry
-def _merge(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    first: np.ndarray,
-    inc: np.ndarray,
-    uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    parent: np.ndarray,
-    status: np.ndarray,
-    tables: np.ndarray,
-    start: np.ndarray,
-    limits: np.ndarray,
-) -> None:
-    """Chooses parents of groups that merge (status 2) into others (status 1), with their tables."""
-    at = 0
-    for e in range(len(edges)):
-        for side in range(2):
-            a, b = edges[e, side], edges[e, 1 - side]
-            if status[b] != 0 or status[a] == 2:
-                continue
-            leaf = first[b + 1] - first[b] == 1
-            k, m = off[a + 1] - off[a], off[b + 1] - off[b]
-            if not leaf and k > m:
-                grown = 0
-                for x in range(first[b], first[b + 1]):
-                    f = inc[x]
-                    if f != e:
-                        grown += (eoff[f + 1] - eoff[f]) // m * (k - m)
-                if grown > limits[0] * k * m:
-                    continue
-            if _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, limits[1]):
-                parent[b], status[b], status[a], start[b] = a, 2, 1, at
-                at += k
-                break
-
-
-@entry
-def _redundant(
-    off: np.ndarray,
-    user: np.ndarray,
-    span: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    room: np.ndarray,
-    by_start: np.ndarray,
-    by_end: np.ndarray,
-    difference: np.ndarray,
-    touched: np.ndarray,
-    is_touched: np.ndarray,
-    keep: np.ndarray,
-) -> None:
-    """Sets `keep` to 0 for times at which memory fits if it does at the last time that is kept, or at the next."""
-    starts = ends = count = reference = 0
-    for time in range(len(room)):
-        while ends < len(by_end) and span[by_end[ends], 1] <= time:
-            count = _change(off, user, uoff, usage, by_end[ends], -1, difference, touched, is_touched, count)
-            ends += 1
-        while starts < len(by_start) and span[by_start[starts], 0] <= time:
-            count = _change(off, user, uoff, usage, by_start[starts], 1, difference, touched, is_touched, count)
-            starts += 1
-        more = less = 0  # bytes that this time may have above, and below, the reference
-        for x in range(count):
-            v = touched[x]
-            high = low = difference[off[v]]
-            for i in range(off[v] + 1, off[v + 1]):
-                high, low = max(high, difference[i]), min(low, difference[i])
-            more, less = more + high, less - low
-        if time > 0 and more <= room[time] - room[reference]:
-            keep[time] = 0
-            continue
-        if time > 0 and less <= room[reference] - room[time]:
-            keep[reference] = 0
-        reference = time
-        for x in range(count):
-            v = touched[x]
-            is_touched[v] = 0
-            difference[off[v] : off[v + 1]] = 0
-        count = 0
-
-
-@inlined
-def _change(
-    off: np.ndarray,
-    user: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    u: int,
-    sign: int,
-    difference: np.ndarray,
-    touched: np.ndarray,
-    is_touched: np.ndarray,
-    count: int,
-) -> int:
-    """Adds a usage to the differences of its group, which becomes one of the touched ones; returns their number."""
-    v = user[u]
-    if not is_touched[v]:
-        is_touched[v] = 1
-        touched[count] = v
-        count += 1
-    for i in range(off[v + 1] - off[v]):
-        difference[off[v] + i] += sign * usage[uoff[u] + i]
-    return count
