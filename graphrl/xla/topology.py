@@ -108,7 +108,7 @@ def concrete_mesh(mesh: Mesh | AbstractMesh, chip: str | None) -> Mesh:
     if is_here and len(here) < count:
         is_here = False
         if chip is None:
-            fault = f"verify: the mesh has {count} devices, here are {len(here)}: give chip=, such as 'h200'"
+            fault = f"the mesh has {count} devices, of which {len(here)} are here: give chip=, such as 'h200'"
             raise GraphrlError(fault)
     devices = here[:count] if is_here else absent_devices(str(chip), count)
     shape = np.array(devices).reshape(mesh.axis_sizes)

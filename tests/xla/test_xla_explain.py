@@ -310,6 +310,10 @@ def _unscheduled() -> Any:
         (lambda: graphrl.explain(jnp.sin, jnp.ones(2), seconds=-1), ProblemError, "seconds is -1"),
         (lambda: graphrl.explain(jnp.sin, jnp.ones(2), message="no"), ProblemError, "RESOURCE_EXHAUSTED"),
         (lambda: graphrl.explain("RESOURCE_EXHAUSTED: Out of memory\n"), GraphError, "lists no arrays"),
+        (lambda: graphrl.explain(ValueError("no")), GraphError, "ValueError: must be HLO text"),
+        (lambda: graphrl.explain(jnp.sin, jnp.ones(2), seconds="5"), ProblemError, "seconds is '5'"),  # type: ignore[arg-type]
+        (lambda: graphrl.explain(jax.jit(jnp.sin).lower(jnp.ones(2)).as_text()), GraphError, "it is StableHLO"),
+        (lambda: graphrl.explain(jnp.sin, jnp.ones(2), message=Path("absent")), GraphrlError, "cannot read absent"),
         (lambda: graphrl.explain(jnp.sin, jnp.ones(2), chip="abacus"), GraphrlError, "must be one of"),
     ],
 )

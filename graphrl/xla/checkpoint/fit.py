@@ -155,7 +155,7 @@ class FittedFunction(Decorated):
     def __init__(self, fn: Callable[..., Any], step: Step, fitting: Fitting) -> None:
         super().__init__(fn)
         self._step, self._fitting = step, fitting
-        self._rules: dict[Any, Rules] = {}  # keys: shapes of the arguments
+        self._rules: dict[Any, Rules] = {}  # keys: types of the arguments, and static values
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._step.call(self._rules_for(args, kwargs), args, kwargs)
@@ -186,7 +186,7 @@ class FittedFunction(Decorated):
         plans, microbatch = self._fitting.plans, self._fitting.microbatch
         if not plans:
             return None
-        key = tuple(map(jnp.shape, filter(_has_shape, jax.tree.leaves((args, kwargs)))))
+        key = *map(_type_of, jax.tree.leaves((args, kwargs))), *self._step.static_values(args, kwargs)
         if key not in self._rules:
             count, small = 1, tuple[Loss, ...]()
             if self._fitting.count > 1 and microbatch is not None:
@@ -198,8 +198,11 @@ class FittedFunction(Decorated):
         return self._rules[key]
 
 
-def _has_shape(leaf: Any) -> bool:
-    return hasattr(leaf, "shape")
+def _type_of(leaf: Any) -> Any:
+    """Returns what a trace reads of an argument: shape and dtype, or the value if it can only be static."""
+    if hasattr(leaf, "shape"):
+        return leaf.shape, getattr(leaf, "dtype", None)
+    return leaf if isinstance(leaf, str | bool) else type(leaf)
 
 
 class _Candidate:
@@ -352,6 +355,9 @@ class _Candidate:
 
     def _compiled(self, choice: Choice) -> FitTry:
         traced = self._traced(choice)
+        has_rules = any(loss.program.has_rules for loss in self._small)
+        if self.count == 1 and not has_rules and all(plan.is_plain for plan in self.plans(choice)):
+            return self._try(choice, traced, self._call.plain_memory.total, is_compiled=True)  # compiled before
         each = self._try(choice, traced, traced.compile(self._call.chip_name).total, is_compiled=True)
         self.tries.append(each)
         self._call.show(each)

@@ -32,7 +32,7 @@ from graphrl.xla.checkpoint.program import CheckpointPlan, lift_tracers, program
 from graphrl.xla.checkpoint.report import FitTry
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.seconds import gradient_seconds
-from graphrl.xla.checkpoint.settings import Settings, Static, is_value, join_arguments
+from graphrl.xla.checkpoint.settings import Settings, Static, check_arguments, is_value, join_arguments
 from graphrl.xla.decorated import argument_names
 from graphrl.xla.libraries import Arguments, Library
 from graphrl.xla.topology import compile_for, concrete_mesh
@@ -258,6 +258,8 @@ class Step:
         """
         with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
             call, static = self._static.split(encoded_args, encoded_kwargs)
+            if target is self._jitted:
+                check_arguments(self._fn, *jax.tree.map(lambda leaf: 0 if _is_type(leaf) else leaf, call))
             leaves, structure = jax.tree.flatten(call)
             devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
             if devices > 1:
@@ -290,6 +292,12 @@ class Step:
         places = tuple(k for k, var in enumerate(closed.jaxpr.invars) if var in donated)
         return TracedStep(closed, places, tuple(rules.losses.values()))
 
+    def static_values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Returns the values of a call's static arguments."""
+        numbers = {number % max(1, len(args)) for number in self._static.argnums}
+        named = zip(argument_names(self._fn, args, kwargs), [*args, *kwargs.values()], strict=True)
+        return tuple(v for k, (name, v) in enumerate(named) if k in numbers or name in self._static.argnames)
+
     def batch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """Returns the batch size of a call's arguments.
 
@@ -302,8 +310,8 @@ class Step:
         named, sizes = dict(zip(names, [*args, *kwargs.values()], strict=True)), set[int]()
         for name, axis in self.batch_axis.items():
             for shape in map(jnp.shape, jax.tree.leaves(named[name])):
-                if not 0 <= axis < len(shape):
-                    raise ProblemError(f"batch_axis is {axis} for {name}, which has an array of shape {shape}")
+                if type(axis) is not int or not 0 <= axis < len(shape):
+                    raise ProblemError(f"batch_axis is {axis!r} for {name}, which has an array of shape {shape}")
                 sizes.add(shape[axis])
         if len(sizes) != 1:
             raise ProblemError(f"batch_axis names arrays of batch sizes {sorted(sizes)}: must be of one")
@@ -395,7 +403,8 @@ class StepCall:
         """Reports progress: a way that XLA has compiled."""
         if self.progress is not None:
             fits = "fits" if way.bytes <= self.limit else f"does not fit {format_bytes(self.limit)}"
-            batch = "" if self.size is None else f"batch {self.size}, {way.microbatches} microbatches, "
+            parts = f"{way.microbatches} microbatches, " if way.microbatches > 1 else ""
+            batch = "" if self.size is None else f"batch {self.size}, {parts}"
             self.progress(
                 f"{self.name}: {batch}{way.plan}: {format_bytes(way.bytes)}, {fits}; {format_seconds(way.seconds)}"
             )
@@ -422,6 +431,10 @@ class StepCall:
         text = program_text(traced.closed), shapes, traced.donated, sorted(self.step.batch_axis.items()), self.size
         fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
         return hashlib.sha256(fields.encode()).hexdigest()[:32]
+
+
+def _is_type(leaf: Any) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _resized(leaf: Any, axis: int | None, size: int) -> Any:

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 from graphrl import files
 from graphrl.errors import GraphError, ProblemError
 from graphrl.graphs.readers.foreign import DEFAULT_LIMITS, ReadLimits
-from graphrl.graphs.readers.hlo.head import is_hlo
+from graphrl.graphs.readers.hlo.head import is_hlo, is_mlir
 from graphrl.graphs.readers.hlo.module import HloModule, parse_module
 from graphrl.graphs.readers.hlo.proto import Source
 from graphrl.xla.explain.memory import (
@@ -121,7 +121,7 @@ def explain(
       GraphrlError: XLA has no compiler for the chip here.
       ProblemError: arguments for a program that is compiled already; or a number is out of range.
     """
-    if not 0 <= seconds < float("inf"):
+    if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise ProblemError(f"seconds is {seconds!r}: must be a finite number from 0")
     if message is None and (text := _message_in(step)):
         return explain_message(text)
@@ -131,6 +131,9 @@ def explain(
     program = _compiled(step, args, chip, mesh) if is_function else read_program(step, limits)
     if message is not None:
         text = _message_in(message)
+        if isinstance(message, os.PathLike):
+            with files.content(message):  # raises one line if the file cannot be read
+                pass
         if not text:
             raise ProblemError("message is not XLA's message that memory ran out: it says RESOURCE_EXHAUSTED")
         program = program._replace(limit_bytes=_stated(_LIMIT, text) or program.limit_bytes)
@@ -145,7 +148,7 @@ def read_program(source: Any, limits: ReadLimits = DEFAULT_LIMITS) -> Program:
     if hasattr(source, "memory_analysis"):
         memory = source.memory_analysis()
         return Program(parse_module(source), None if memory is None else int(memory.temp_size_in_bytes))
-    if isinstance(source, str | os.PathLike) and not (isinstance(source, str) and is_hlo(source.encode())):
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and not _is_program(source)):
         path = Path(source)
         return _dumped(path, limits) if path.is_dir() else Program(_module_in(path, limits))
     return Program(parse_module(source, limits=limits))
@@ -327,18 +330,22 @@ def _dumped(folder: Path, limits: ReadLimits) -> Program:
 
 def _message_in(source: Any) -> str:
     """Returns XLA's message that memory ran out, of a text, an exception or a file; "" if it is none."""
-    if isinstance(source, BaseException):
-        return str(source)
-    if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_hlo(source.encode())):
+    if not isinstance(source, str | os.PathLike | BaseException) or (isinstance(source, str) and _is_program(source)):
         return ""
     text = str(source)
     if "\n" not in text and os.path.isfile(text):
-        with open(text, "rb") as file:
-            head = file.read(_HEAD)
+        with files.content(text) as data:
+            head = data[:_HEAD]
             if is_hlo(head) or not any(mark.encode() in head for mark in _MARKS):
                 return ""
-            text = (head + file.read()).decode(errors="replace")
+            text = data[:].decode(errors="replace")
     return text if any(mark in text for mark in _MARKS) else ""
+
+
+def _is_program(text: str) -> bool:
+    """True for the text of a program, of XLA or of an earlier stage; False for a path or a message."""
+    head = text.encode()
+    return is_hlo(head) or is_mlir(head)
 
 
 def _listed(part: str) -> tuple[Place, int]:

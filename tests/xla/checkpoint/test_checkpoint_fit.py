@@ -130,6 +130,31 @@ def test_other_shapes_follow_the_plan() -> None:
     assert needed(fitted, *arguments(N // 2)) < 0.5 * needed(step, *arguments(N // 2))
 
 
+def activated(weights: jax.Array, x: jax.Array, activation: str) -> Any:
+    """A step with a static argument."""
+    return jax.value_and_grad(lambda w: jnp.square(getattr(jnp, activation)(layers(w, x.astype(w.dtype)))).mean())(
+        weights
+    )
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_other_static_values_and_dtypes_run_in_microbatches_too(is_named: bool) -> None:
+    weights, x = arguments()[0]["weights"], arguments()[2]
+    jitted = jax.jit(activated, static_argnames="activation")
+
+    def call(function: Any, x: jax.Array, activation: str, **options: Any) -> Any:
+        if is_named:
+            return function(weights, x, activation=activation, **options)
+        return function(weights, x, activation, **options)
+
+    static: Any = {"static_argnames": "activation"} if is_named else {"static_argnums": 2}
+    limit = needed(functools.partial(activated, activation="sin"), weights, x) // 9
+    fitted = call(functools.partial(fit, jitted), x, "sin", memory=f"{limit}B", batch_axis={"x": 0}, **static)
+    assert fitted.report().fitted.microbatches > 1
+    for other, activation in ((x, "sin"), (x, "cos"), (x.astype(jnp.bfloat16), "sin")):
+        assert_equal(call(jitted, other, activation), call(fitted, other, activation))
+
+
 def test_a_jitted_step_keeps_its_donation_and_its_other_traces() -> None:
     jitted = jax.jit(step, donate_argnums=(0, 1))
     plain_bytes = needed(step, *arguments(), donate_argnums=(0, 1))
@@ -210,6 +235,7 @@ def fixed_batch(params: Any, x: jax.Array) -> Any:
         (fixed_batch, {"x": 0}, r"the step does not run with a batch of \d+ \(its shapes must follow its arguments\)"),
         (whole_batch, {"images": 0}, "batch_axis has 'images': the step's arguments are params, x"),
         (whole_batch, {"x": 2}, r"batch_axis is 2 for x, which has an array of shape \(512, 16\)"),
+        (whole_batch, {"x": "0"}, "batch_axis is '0' for x"),
         (lambda params, x: (x + 1).sum(), None, "the step takes no gradient by jax.grad or jax.value_and_grad"),
     ],
 )
@@ -235,6 +261,19 @@ def test_options_at_fault(options: Any, fault: str) -> None:
     with pytest.raises(GraphrlError, match=fault):
         fit(step, *arguments(), **options)
     assert parse_bytes("1kB") < plain()
+
+
+def test_a_static_argument_that_is_not_declared_is_named() -> None:
+    jitted = jax.jit(activated, static_argnums=2)
+    with pytest.raises(GraphrlError, match="activation is 'sin', of type str: .* static, with 2 in static_argnums$"):
+        fit(jitted, arguments()[0]["weights"], arguments()[2], "sin", memory="1MB")
+
+
+def test_nothing_is_compiled_twice_as_it_is() -> None:
+    lines: list[str] = []
+    with pytest.raises(ProblemError, match="the least found is"):
+        fit(step, *arguments(), memory=f"{plain() // 9}B", progress=lines.append)
+    assert sum(": as it is: " in line for line in lines) == 1
 
 
 class Network(nnx.Module):

@@ -257,7 +257,7 @@ def test_budgets_of_one_of_several_devices_are_verified() -> None:
 def test_verification_names_what_it_lacks() -> None:
     mesh = AbstractMesh((8,), ("data",), axis_types=(AUTO,))
     options: dict[str, Any] = {"in_shardings": P("data"), "mesh": mesh, "seconds": 0.1, "cache": False, "verify": True}
-    with pytest.raises(GraphrlError, match=r"the mesh has 8 devices, here are 2: give chip=, such as 'h200'"):
+    with pytest.raises(GraphrlError, match=r"the mesh has 8 devices, of which 2 are here: give chip=, such as 'h200'"):
         graphrl.checkpoint(loss, slowdown=0.1, **options).report(*ARGS)
     with pytest.raises(GraphrlError, match="cannot compile for an absent a100-80gb: must be one of h100-sxm, h200"):
         graphrl.checkpoint(loss, slowdown=0.1, chip="a100-80gb", **options).report(*ARGS)
