@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -321,6 +322,22 @@ def test_faults_are_one_line(call: Callable[[], Any], error: type[Exception], fa
     with pytest.raises(error, match=fault) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+def test_a_step_of_equinox_is_explained_lowered_and_compiled() -> None:
+    model, x = eqx.nn.Linear(8, 8, key=jax.random.key(0)), jnp.ones((32, 8))
+
+    @eqx.filter_jit(donate="all")
+    def step(model: eqx.nn.Linear, x: jax.Array) -> Any:
+        return eqx.filter_grad(lambda model: jnp.square(jax.vmap(model)(x)).mean())(model)
+
+    lowered: Any = step.lower(model, x)
+    texts = [str(graphrl.explain(*each, seconds=0)) for each in ((step, model, x), (lowered,), (lowered.compile(),))]
+    assert texts[0].startswith("jit_step needs ")
+    assert texts[0] == texts[1] == texts[2]
+    assert "donated" not in texts[0]
+    with pytest.raises(ProblemError, match=r"the result of jax\.jit$"):
+        graphrl.explain(step, model, x, chip="h200")
 
 
 def test_a_folder_without_modules_says_how_to_make_one(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
-import jax.numpy as jnp
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder, read_document, write_document
@@ -74,7 +73,8 @@ def fit(
     over the batch, as in batch normalisation, become those of a microbatch. Auxiliary results of the loss are averaged,
     or joined if they have the batch axis. Typed random keys differ in each microbatch.
 
-    With other shapes the returned function follows the same plan, which is not verified for these.
+    With other shapes, dtypes or static values the returned function follows the same plan where it applies; it is not
+    verified for these. Microbatches sum gradients in the dtype of the weights.
 
     Args:
       step: a function of arrays and pytrees, or the result of `jax.jit`, `nnx.jit` or `eqx.filter_jit`. It runs on one

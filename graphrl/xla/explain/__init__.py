@@ -97,15 +97,15 @@ def explain(
     by assigning buffers again.
 
     Args:
-      step: a function, with its options if it is from `jax.jit` (donated arguments matter here); or a program that is
-        compiled already: the result of `lower(...)` or `lower(...).compile()`, HLO text, or the path of a file with HLO
-        or of a folder that XLA wrote (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several programs, the largest). Or XLA's
-        message that memory ran out, its exception or a file with it: it lists the largest arrays only, so that there
-        are no remedies.
+      step: a function, with its options if it is from `jax.jit`, `nnx.jit` or `eqx.filter_jit` (donated arguments
+        matter here); or a program that is compiled already: the result of `lower(...)` or `lower(...).compile()`, HLO
+        text, or the path of a file with HLO or of a folder that XLA wrote (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several
+        programs, the one with the longest HLO). Or XLA's message that memory ran out, its exception or a file with it:
+        it lists the largest arrays only, so that there are no remedies.
       *args: arguments of the function: arrays or `jax.ShapeDtypeStruct`s, in pytrees, with shardings if several devices
         share the program.
       message: XLA's message that memory ran out when it compiled or ran this program: the text, the exception, or a
-        file; the explanation then states by how much.
+        file; if it states the device's memory, the explanation states by how much.
       chip: a GPU that is not here, to compile the function for: a key of `graphrl.xla.topology.GPUS`, such as "h200",
         with the extra `gpu-compile` and JAX_PLATFORMS=cpu in the environment. By default, jax's devices.
       mesh: mesh to which the arguments' shardings refer; by default that of the arguments.
@@ -118,13 +118,14 @@ def explain(
 
     Raises:
       GraphError: there is no program, or it is not HLO that XLA has scheduled.
-      GraphrlError: XLA has no compiler for the chip here.
+      GraphrlError: XLA has no compiler for the chip here, or a file cannot be read.
       ProblemError: arguments for a program that is compiled already; or a number is out of range.
     """
     if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise ProblemError(f"seconds is {seconds!r}: must be a finite number from 0")
     if message is None and (text := _message_in(step)):
         return explain_message(text)
+    step = _jax_stage(step)
     is_function = callable(step) and not hasattr(step, "runtime_executable")
     if not is_function and (args or chip is not None or mesh is not None):
         raise ProblemError("arguments, chip and mesh are for a function: this program is compiled already")
@@ -275,9 +276,11 @@ def _places(memory: Memory) -> list[Place]:
 def _compiled(
     step: Callable[..., Any], args: tuple[Any, ...], chip: str | None, mesh: Mesh | AbstractMesh | None
 ) -> Program:
-    jitted: Any = step if hasattr(step, "trace") else jax.jit(step)
+    jitted: Any = step if hasattr(step, "lower") else jax.jit(step)
     if chip is None and not isinstance(mesh, AbstractMesh):
-        return read_program(jitted.lower(*args))
+        return read_program(_jax_stage(jitted.lower(*args)))
+    if not hasattr(jitted, "trace"):
+        raise ProblemError("chip and an abstract mesh are for a function of arrays or the result of jax.jit")
     shapes = _placed(args, chip, mesh)
     traced = jitted.trace(*shapes)
     device = next(iter(jax.tree.leaves(shapes)[0].sharding.device_set))
@@ -286,6 +289,12 @@ def _compiled(
     with without_disk_cache():  # which reads programs for devices that are here only
         compiled = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=GPU_OPTIONS)
     return read_program(compiled)._replace(limit_bytes=GPUS[str(chip)][1])
+
+
+def _jax_stage(step: Any) -> Any:
+    """Returns the `jax.stages` object within what Equinox lowers or compiles; anything else as it is."""
+    inner = [getattr(step, name, None) for name in ("lowered", "compiled")]
+    return next((each for each in inner if isinstance(each, jax.stages.Lowered | jax.stages.Compiled)), step)
 
 
 def _placed(args: Any, chip: str | None, mesh: Mesh | AbstractMesh | None) -> Any:

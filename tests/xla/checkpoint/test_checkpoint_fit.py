@@ -132,9 +132,8 @@ def test_other_shapes_follow_the_plan() -> None:
 
 def activated(weights: jax.Array, x: jax.Array, activation: str) -> Any:
     """A step with a static argument."""
-    return jax.value_and_grad(lambda w: jnp.square(getattr(jnp, activation)(layers(w, x.astype(w.dtype)))).mean())(
-        weights
-    )
+    x, last = x.astype(weights.dtype), getattr(jnp, activation)
+    return jax.value_and_grad(lambda w: jnp.square(last(layers(w, x))).mean())(weights)
 
 
 @pytest.mark.parametrize("is_named", [False, True])
@@ -265,7 +264,7 @@ def test_options_at_fault(options: Any, fault: str) -> None:
 
 def test_a_static_argument_that_is_not_declared_is_named() -> None:
     jitted = jax.jit(activated, static_argnums=2)
-    with pytest.raises(GraphrlError, match="activation is 'sin', of type str: .* static, with 2 in static_argnums$"):
+    with pytest.raises(GraphrlError, match=r"activation is 'sin', of type str: .* static, with 2 in static_argnums$"):
         fit(jitted, arguments()[0]["weights"], arguments()[2], "sin", memory="1MB")
 
 
