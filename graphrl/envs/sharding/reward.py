@@ -31,7 +31,7 @@ def possible(instance: ShardingInstance, action: jax.Array) -> jax.Array:
 def evaluate(instance: ShardingInstance, plan: jax.Array) -> Costs:
     """Computes the costs of a plan `[N]` int32 of strategies that are there."""
     of_nodes, of_edges = _of(instance.cost, plan), take(instance.pair_cost, _pairs(instance, plan))
-    of_edges = jnp.where(_is_real(instance), of_edges, 0)
+    of_edges = jnp.where(is_real(instance), of_edges, 0)
     parts = [(jnp.where(x < instance.prohibitive, x, 0).sum(), x >= instance.prohibitive) for x in (of_nodes, of_edges)]
     (nodes, dear_nodes), (edges, dear_edges) = parts
     number = dear_nodes.sum(dtype=jnp.int32) + dear_edges.sum(dtype=jnp.int32)
@@ -41,7 +41,7 @@ def evaluate(instance: ShardingInstance, plan: jax.Array) -> Costs:
 def reward(instance: ShardingInstance, costs: Costs) -> jax.Array:
     """Computes the reward of `Sharding-v0`: `[]` float32."""
     excess = jnp.maximum(costs.peak - instance.limit, 0)
-    places = instance.num_ops + _is_real(instance).sum(dtype=jnp.int32)
+    places = instance.num_ops + is_real(instance).sum(dtype=jnp.int32)
     share = costs.prohibitive.astype(jnp.float32) / jnp.maximum(places, 1).astype(jnp.float32)
     return jnp.where(fits(instance, costs), -costs.cost, -1 - excess - share)
 
@@ -62,12 +62,12 @@ def conditional(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
     """
     n, most = instance.cost.shape
     strategy = jnp.arange(most, dtype=jnp.int32)
-    first, last, width = _ends(instance)
+    first, last, width = ends(instance)
     chosen_first, chosen_last = take(plan, first), take(plan, last)
     base, limit = instance.edge_pair[:, None], instance.pair_cost.shape[0] - 1
     as_first = take(instance.pair_cost, jnp.minimum(base + strategy[None] * width[:, None] + chosen_last[:, None], limit))
     as_last = take(instance.pair_cost, jnp.minimum(base + (chosen_first * width)[:, None] + strategy[None], limit))
-    real = _is_real(instance)[:, None]
+    real = is_real(instance)[:, None]
     total = add(instance.cost, first, jnp.where(real, as_first, 0))
     return add(total, last, jnp.where(real, as_last, 0))
 
@@ -89,11 +89,11 @@ def _running(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
     return jnp.cumsum(take(jnp.concatenate([usage, -usage]), instance.event))
 
 
-def _is_real(instance: ShardingInstance) -> jax.Array:
+def is_real(instance: ShardingInstance) -> jax.Array:
     return instance.edges[:, 0] < instance.cost.shape[0]
 
 
-def _ends(instance: ShardingInstance) -> tuple[jax.Array, jax.Array, jax.Array]:
+def ends(instance: ShardingInstance) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns first and last nodes of edges, and the last one's number of strategies, `[E]` int32; padding is inside."""
     first, last = jnp.minimum(instance.edges, instance.cost.shape[0] - 1).T
     return first, last, take(instance.strategies, last)
@@ -101,6 +101,6 @@ def _ends(instance: ShardingInstance) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 def _pairs(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
     """Returns the pair of each edge under a plan, `[E]` int32; for padding any that is there."""
-    first, last, width = _ends(instance)
+    first, last, width = ends(instance)
     place = instance.edge_pair + take(plan, first) * width + take(plan, last)
-    return jnp.where(_is_real(instance), place, 0)
+    return jnp.where(is_real(instance), place, 0)

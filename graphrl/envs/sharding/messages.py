@@ -1,0 +1,146 @@
+"""Min-sum messages with multipliers of memory, in pure JAX: a search on all edges at once, for many instances or seeds.
+
+A dual method. Messages on edges move costs between nodes, as in TRW-S (Kolmogorov 2006), but on all edges at once: the
+bound of the linear relaxation never falls, and news travels an edge a round. Multipliers price bytes at each time: they
+rise where the last plan exceeds the limit, and fall where it does not. Labels are decoded in the order of edges: a node
+takes the strategy that is best for the labels of nodes before it and the messages of those after it. That takes a round
+for each edge of a path, so labels, too, are carried from round to round. Each decoded plan is polished: nodes that gain
+more than all their neighbours change their strategy, at prices of bytes. The best that fits is kept.
+
+    search = jax.jit(jax.vmap(functools.partial(min_sum, rounds=200), (None, 0)))
+    plans, costs = search(instance, jnp.geomspace(0.01, 1, 16))  # 16 step sizes of multipliers
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphrl.costs.device.indexing import take
+from graphrl.envs.sharding.generator import ShardingInstance
+from graphrl.envs.sharding.reward import Costs, conditional, ends, evaluate, fits, is_real, memory, over_span
+
+DEAR = 1e3  # cost units to which costs are cut in messages: larger ones would leave no digits to others
+
+
+class _Search(NamedTuple):
+    to_first: jax.Array  # [E, S] float32, messages to the first nodes of edges
+    to_last: jax.Array  # [E, S] float32
+    label: jax.Array  # [N] int32
+    multiplier: jax.Array  # [T] float32, cost units per byte unit
+    best: jax.Array  # [N] int32
+    best_cost: jax.Array  # [] float32, cost units
+
+
+def min_sum(
+    instance: ShardingInstance, step: jax.Array, *, rounds: int, polish: int = 4
+) -> tuple[jax.Array, Costs]:
+    """Searches a plan, from the baseline's.
+
+    Args:
+      instance: the problem, without a batch axis.
+      step: `[]` float32, by how much multipliers change in a round: their logs, at first.
+      rounds: number of rounds.
+      polish: number of parallel changes of each decoded plan.
+
+    Returns:
+      The plan of least cost of those that fit, or the baseline's, `[N]` int32, and its costs.
+    """
+    edges, most = instance.edges.shape[0], instance.cost.shape[1]
+    zeros = jnp.zeros((edges, most), jnp.float32)
+    started = evaluate(instance, instance.start)
+    first_cost = jnp.where(fits(instance, started), started.cost, jnp.inf)
+    first = _Search(zeros, zeros, instance.start, jnp.zeros(instance.time_event.shape), instance.start, first_cost)
+
+    def one(number: jax.Array, search: _Search) -> _Search:
+        own = _priced(instance, search.multiplier)
+        search = _decoded(instance, own, _passed(instance, own, search))
+        plan = lax.fori_loop(0, polish, lambda _, plan: _polished(instance, own, plan), search.label)
+        costs = evaluate(instance, plan)
+        is_better = fits(instance, costs) & (costs.cost < search.best_cost)
+        size = step / (1 + 0.02 * number.astype(jnp.float32))
+        return search._replace(
+            multiplier=_updated(instance, search.multiplier, plan, size),
+            best=jnp.where(is_better, plan, search.best),
+            best_cost=jnp.where(is_better, costs.cost, search.best_cost),
+        )
+
+    last = lax.fori_loop(0, rounds, one, first)
+    return last.best, evaluate(instance, last.best)
+
+
+def _priced(instance: ShardingInstance, multiplier: jax.Array) -> jax.Array:
+    """Returns the costs of strategies with the price of their bytes, `[N, S]`; `DEAR` for those that are not allowed."""
+    priced = instance.cost + instance.usage * over_span(instance, multiplier)[:, None]
+    return jnp.where(instance.allowed, priced, DEAR)
+
+
+def _passed(instance: ShardingInstance, own: jax.Array, search: _Search) -> _Search:
+    """Passes messages to the last nodes of all edges, then to the first ones."""
+    to_last = _sent(instance, own, search, forward=True)
+    search = search._replace(to_last=to_last)
+    return search._replace(to_first=_sent(instance, own, search, forward=False))
+
+
+def _sent(instance: ShardingInstance, own: jax.Array, search: _Search, *, forward: bool) -> jax.Array:
+    """Returns the messages to the last nodes of edges, or to the first ones: `[E, S]`, the least of each 0."""
+    first, last, _ = ends(instance)
+    source, back = (first, search.to_first) if forward else (last, search.to_last)
+    ids = (instance.pair_first, instance.pair_last)
+    out, into = ids if forward else ids[::-1]
+    real = is_real(instance)[:, None]
+    number = [jax.ops.segment_sum(real[:, 0].astype(jnp.float32), end, own.shape[0]) for end in (first, last)]
+    share = 1 / jnp.maximum(jnp.maximum(*number), 1)
+    belief = _beliefs(instance, own, search) * share[:, None]
+    given = (take(belief, source) - back).ravel()
+    edges, most = back.shape
+    cost = jnp.minimum(instance.pair_cost, DEAR) + jnp.append(given, 0.0)[out]
+    least = jax.ops.segment_min(cost, into, edges * most).reshape(edges, most)
+    lowest = least.min(1, keepdims=True)
+    return jnp.where(real & jnp.isfinite(least), least - lowest, 0)
+
+
+def _beliefs(instance: ShardingInstance, own: jax.Array, search: _Search) -> jax.Array:
+    first, last, _ = ends(instance)
+    return own.at[first].add(search.to_first).at[last].add(search.to_last)
+
+
+def _decoded(instance: ShardingInstance, own: jax.Array, search: _Search) -> _Search:
+    """Decodes labels: own costs, costs of edges from the labels of first nodes, messages from last nodes."""
+    first, last, _ = ends(instance)
+    strategy = jnp.arange(own.shape[1], dtype=jnp.int32)
+    width = take(instance.strategies, last)
+    place = instance.edge_pair + take(search.label, first) * width
+    place = jnp.minimum(place[:, None] + strategy[None], instance.pair_cost.shape[0] - 1)
+    known = jnp.where(is_real(instance)[:, None], jnp.minimum(take(instance.pair_cost, place), DEAR), 0)
+    total = own.at[first].add(search.to_first).at[last].add(known)
+    return search._replace(label=total.argmin(1).astype(jnp.int32))
+
+
+def _polished(instance: ShardingInstance, own: jax.Array, plan: jax.Array) -> jax.Array:
+    """Changes the strategies of all nodes that gain more than each of their neighbours, at prices of bytes."""
+    n = plan.shape[0]
+    first, last, _ = ends(instance)
+    cost = conditional(instance, plan) - instance.cost + own
+    cost = jnp.where(instance.allowed, cost, jnp.inf)
+    now = jnp.take_along_axis(cost, plan[:, None], 1)[:, 0]
+    gain = now - cost.min(1)
+    # of equal gains the node of the lower index counts as larger
+    index = jnp.arange(n, dtype=jnp.int32)
+    real = is_real(instance)
+    largest = jnp.zeros(n).at[first].max(jnp.where(real, take(gain, last), 0)).at[last].max(jnp.where(real, take(gain, first), 0))
+    rival = jnp.full(n, n).at[first].min(jnp.where(real & (take(gain, last) == take(gain, first)), last, n))
+    rival = rival.at[last].min(jnp.where(real & (take(gain, last) == take(gain, first)), first, n))
+    moves = (gain > 1e-7 * jnp.abs(now)) & ((gain > largest) | ((gain == largest) & (index < rival)))
+    return jnp.where(moves, cost.argmin(1).astype(jnp.int32), plan)
+
+
+def _updated(instance: ShardingInstance, multiplier: jax.Array, plan: jax.Array, step: jax.Array) -> jax.Array:
+    """Changes the multipliers by the memory of a plan: up where it exceeds the limit, else all of them down."""
+    share = memory(instance, plan) / jnp.maximum(instance.limit, 1e-6)
+    excess = jnp.clip((share - 1) * 20, 0, 1)
+    seed = instance.cost.mean() * 1e-3
+    raised = jnp.where(excess > 0, jnp.maximum(multiplier, seed), multiplier) * jnp.exp(step * excess)
+    lowered = multiplier * jnp.exp(-step * jnp.clip((1 - share) * 20, 0.05, 0.5))
+    return jnp.where(excess.max() > 0, raised, lowered)
