@@ -16,8 +16,9 @@ import numpy as np
 
 from graphrl.errors import ProblemError
 from graphrl.files import quote_path
-from graphrl.sharding.layers import FAMILY, layers, least_bytes, offsets
+from graphrl.sharding.layers import FAMILY, layers, least_bytes
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem, read_problem
+from graphrl.sharding.reduce import incidence, offsets
 
 MAX_PROBLEMS, MAX_NODES = 100_000, 1_000_000  # of a set, and of each of its problems: more is a typing error
 
@@ -101,9 +102,7 @@ def part(problem: ShardingProblem, nodes: int, seed: int) -> ShardingProblem:
 
 
 def _breadth_first(edges: np.ndarray, n: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    ends = np.concatenate([edges, edges[:, ::-1]])
-    ends = ends[np.argsort(ends[:, 0], kind="stable")]
-    first = np.searchsorted(ends[:, 0], np.arange(n + 1))
+    first, incident = incidence(n, edges)
     is_seen, order = np.zeros(n, bool), []
     waiting = iter(rng.permutation(n))
     for place in itertools.count():
@@ -113,7 +112,7 @@ def _breadth_first(edges: np.ndarray, n: int, count: int, rng: np.random.Generat
             order.append(int(start))
         if len(order) >= count:
             return np.array(order[:count])
-        near = np.unique(ends[first[order[place]] : first[order[place] + 1], 1])
+        near = np.unique(edges[incident[first[order[place]] : first[order[place] + 1]]])
         near = rng.permutation(near[~is_seen[near]])
         is_seen[near] = True
         order += near.tolist()

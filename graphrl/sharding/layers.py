@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.sharding.problem import PROHIBITIVE, UNLIMITED, ShardingProblem
+from graphrl.sharding.reduce import offsets
 
 FAMILY = "sharding-layers"
 
@@ -199,8 +200,3 @@ def _first_of(problem: ShardingProblem, *keys: np.ndarray) -> np.ndarray:
     """Returns the strategy of each node that is the least by keys `[S]`, the last key first: `[n] int64`."""
     owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
     return np.lexsort((*keys, owner))[problem.offset[:-1]] - problem.offset[:-1]
-
-
-def offsets(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns where rows of these sizes start, and the end of the last one: `[k + 1] int64`."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

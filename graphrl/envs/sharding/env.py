@@ -27,7 +27,7 @@ class Observation(NamedTuple):
     Attributes:
       nodes: `[N, F]` float32, features of nodes (`generator.NODE_FEATURES`); 0 for padding. Constant.
       strategies: `[N, S, G]` float32, features of strategies (`generator.STRATEGY_FEATURES`); 0 for padding. Constant.
-      edges: `[E, 2]` int32, first and last nodes; N for padding. Constant.
+      edges: `[E, 2]` int32, first and last nodes, the lower one first; N for padding. Constant.
       edge_features: `[E, H]` float32, features of edges (`generator.EDGE_FEATURES`); 0 for padding. Constant.
       pairs: `[C]` float32, costs of pairs of strategies, edge after edge; 0 for padding. Constant.
       pair_first: `[C]` int32, e S + i for a pair with strategy i of the first node of edge e; E S for padding. Constant.
@@ -164,7 +164,7 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
     def _check_is_of(self, graph: Any, instance: ShardingInstance) -> None:
         if len(graph.sizes) != instance.num_ops:
             raise PlanError(f"the instance has {instance.num_ops} nodes: {graph.name!r} has {len(graph.sizes)}")
-        if not np.array_equal(instance.edges[: len(graph.edges)], graph.edges):
+        if not np.array_equal(instance.edges[: len(graph.edges)], np.sort(graph.edges, 1)):
             raise PlanError(f"the instance is of another problem than {graph.name!r}, with as many nodes")
 
 

@@ -21,7 +21,10 @@ from graphrl.envs.graph_environment import stacked
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
 from graphrl.sharding.layers import least_bytes
+from graphrl.sharding.messages import messages_of, sweep
+from graphrl.sharding.moves import model_of
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.reduce import Reduced, incidence, offsets, reduce_problem
 
 NODE_FEATURES = (
     "strategies",  # log of their number
@@ -48,6 +51,7 @@ STRATEGY_FEATURES = (
     "is_start",  # 1 for the baseline's plan
 )
 EDGE_FEATURES = ("least", "mean", "largest", "prohibitive")  # of its costs: three logs, and a share
+PRICES, SWEEPS, TRIED = 19, 3, 3  # of the baseline: prices of bytes, sweeps of messages at each, labels that fit
 MOST_LOG = 16.0  # logs of prohibitive costs are cut here
 
 
@@ -82,7 +86,7 @@ class ShardingInstance:
     span: jax.Array  # [N, 2] int32, half-open range of times; 0 for padding
     event: jax.Array  # [2 N] int32 by time, ends first: v is the start of node v, N + v its end; padding is last
     time_event: jax.Array  # [T] int32, the last event of each time; the last one for padding
-    edges: jax.Array  # [E, 2] int32, nodes; N for padding
+    edges: jax.Array  # [E, 2] int32, nodes, the lower one first; N for padding
     edge_pair: jax.Array  # [E] int32, the first pair of each edge; 0 for padding
     pair_cost: jax.Array  # [C] float32, cost units; 0 for padding
     pair_first: jax.Array  # [C] int32, e S + i for strategy i of edge e's first node; E S for padding
@@ -135,7 +139,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
         raise ProblemError(f"problem {problem.name!r} has sizes {own}, more than the {to} it is padded to")
     if max(to.edges * to.strategies, to.pairs) >= 2**31:
         raise ProblemError(f"problem {problem.name!r} has too many edges and strategies: int32 does not count them")
-    start = baseline(problem)
+    start, problem = baseline(problem), oriented(problem)
     unit = float(max(1, sum(int(costs[costs < PROHIBITIVE].sum()) for costs in problem.costs(start))))
     byte_unit, n = float(max(1, problem.limit)), own.ops
     node, strategy = _owners(problem.offset)
@@ -169,6 +173,17 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
         strategy_features=wide,
         edge_features=filled(of_edges, to.edges, np.float32),
     )
+
+
+def oriented(problem: ShardingProblem) -> ShardingProblem:
+    """Returns the problem with edges that lead from lower to higher nodes; matrices of others are transposed."""
+    first, last = problem.edges.T
+    edge, place = _owners(problem.edge_offset)
+    rows, columns = problem.sizes[problem.edges].T
+    transposed = place % rows[edge] * columns[edge] + place // rows[edge]
+    place = np.where((first > last)[edge], transposed, place)
+    cost = problem.edge_cost[problem.edge_offset[:-1][edge] + place]
+    return dataclasses.replace(problem, edges=np.sort(problem.edges, 1), edge_cost=cost)
 
 
 def _sizes(problem: ShardingProblem) -> ShardingSizes:
@@ -291,19 +306,53 @@ def _edge_features(problem: ShardingProblem, start: np.ndarray, log: Callable[[n
     return edges, [log(strategies[0]), log(strategies[1]), strategies[2], log(strategies[3])]
 
 
-def baseline(problem: ShardingProblem, sweeps: int = 4) -> np.ndarray:
-    """Returns the baseline's plan, `[n] int64`: from the least bytes, every node in turn takes its cheapest strategy
-    that fits, given all others; some sweeps forward and back. It fits into memory if any plan does.
+def baseline(problem: ShardingProblem) -> np.ndarray:
+    """Returns the baseline's plan, `[n] int64`: the best of a few descents by single nodes (`descended`), from the least
+    bytes of each node, and from labels by messages at growing prices of bytes, the first `TRIED` that fit.
+
+    Raises:
+      ProblemError: the problem has no plan that fits.
     """
-    plan = least_bytes(problem)
-    order = np.argsort(np.concatenate([problem.edges[:, 0], problem.edges[:, 1]]), kind="stable")
-    ends = np.sort(np.concatenate([problem.edges[:, 0], problem.edges[:, 1]]))
-    first = np.searchsorted(ends, np.arange(len(problem.sizes) + 1))
+    reduced = reduce_problem(problem)
+    if not len(reduced.sizes):
+        return reduced.expand(np.zeros(0, np.int64))
+    model = model_of(reduced)
+    expected = float(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).sum() + np.median(reduced.cost))
+    messages = messages_of(model, expected)
+    own, weight = messages.theta.copy(), _bytes_over_time(reduced)
+    price = messages.scale * max(1.0, expected) / max(1.0, float(weight.sum()))
+    plans = [descended(problem, least_bytes(problem))]
+    for multiplier in (0.0, *np.geomspace(1e-2, 1e4, PRICES)):
+        messages.theta[:] = own + np.minimum(multiplier * price * weight, 2.0**50).astype(np.int64)
+        for forward in (True, False) * SWEEPS:
+            sweep(model, messages, forward)
+        plan = reduced.expand(messages.label)
+        if problem.peak(plan) <= problem.limit:
+            plans.append(descended(problem, plan))
+        if len(plans) > TRIED:
+            break
+    return min(plans, key=problem.total_cost)
+
+
+def _bytes_over_time(reduced: Reduced) -> np.ndarray:
+    """Returns the bytes of each strategy, summed over times: `[S] float64`."""
+    user, place = _owners(reduced.usage_offset)
+    strategy = reduced.offset[reduced.user[user]] + place
+    times = (reduced.span[:, 1] - reduced.span[:, 0])[user]
+    return np.bincount(strategy, reduced.usage * times.astype(float), len(reduced.cost))
+
+
+def descended(problem: ShardingProblem, plan: np.ndarray, sweeps: int = 4) -> np.ndarray:
+    """Returns a plan after sweeps forward and back, in which every node takes its cheapest strategy that fits, given
+    those of all others.
+    """
+    plan = plan.copy()
+    first, incident = incidence(len(problem.sizes), problem.edges)
     span = np.searchsorted(problem.times, problem.interval)
     span[problem.interval[:, 0] >= problem.interval[:, 1]] = 0
     memory, scratch = problem.memory(plan), np.zeros(int(problem.sizes.max(initial=1)))
     arrays = (problem.offset, problem.cost, problem.usage, span, problem.edges, problem.edge_offset, problem.edge_cost)
-    _descend(*arrays, order, first, problem.limit, sweeps, plan, memory, scratch)
+    _descend(*arrays, incident, first, problem.limit, sweeps, plan, memory, scratch)
     return plan
 
 
@@ -324,10 +373,10 @@ def _descend(
     memory: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """Improves a plan `[n]` and its `memory` `[k]` in place, see `baseline`. Incident edges of node v are at `first[v]`
-    to `first[v + 1]`, those whose last node it is numbered from m. Sums are float64: integers could overflow.
+    """Improves a plan `[n]` and its `memory` `[k]` in place, see `descended`. Incident edges of node v are at `first[v]`
+    to `first[v + 1]`. Sums are float64: integers could overflow.
     """
-    n, m = len(offset) - 1, len(edges)
+    n = len(offset) - 1
     for sweep in range(sweeps):
         moved = False
         for turn in range(n):
@@ -336,8 +385,8 @@ def _descend(
             for s in range(size):
                 total[s] = float(cost[base + s])
             for k in range(first[v], first[v + 1]):
-                edge = incident[k] % m
-                if incident[k] < m:
+                edge = incident[k]
+                if edges[edge, 0] == v:
                     w = edges[edge, 1]
                     width = offset[w + 1] - offset[w]
                     for s in range(size):

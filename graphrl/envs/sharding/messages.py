@@ -21,7 +21,7 @@ from graphrl.costs.device.indexing import take
 from graphrl.envs.sharding.generator import ShardingInstance
 from graphrl.envs.sharding.reward import Costs, conditional, ends, evaluate, fits, is_real, memory, over_span
 
-DEAR = 1e3  # cost units to which costs are cut in messages: larger ones would leave no digits to others
+DEAR = 1.0  # cost units to which costs are cut in messages: a plan with a larger one is not better than the baseline's
 
 
 class _Search(NamedTuple):
