@@ -7,8 +7,8 @@ takes the strategy that is best for the labels of nodes before it and the messag
 for each edge of a path, so labels, too, are carried from round to round. Each decoded plan is polished: nodes that gain
 more than all their neighbours change their strategy, at prices of bytes. The best that fits is kept.
 
-    search = jax.jit(jax.vmap(functools.partial(min_sum, rounds=200), (None, 0)))
-    plans, costs = search(instance, jnp.geomspace(0.01, 1, 16))  # 16 step sizes of multipliers
+    search = jax.jit(jax.vmap(functools.partial(min_sum, rounds=400), (None, 0)))
+    plans, costs = search(instance, jnp.geomspace(1e-5, 1, 16))  # 16 first prices
 """
 
 from typing import NamedTuple
@@ -34,15 +34,16 @@ class _Search(NamedTuple):
 
 
 def min_sum(
-    instance: ShardingInstance, step: jax.Array, *, rounds: int, polish: int = 4
+    instance: ShardingInstance, price: jax.Array, *, rounds: int, polish: int = 4, step: float = 0.1
 ) -> tuple[jax.Array, Costs]:
     """Searches a plan, from the baseline's.
 
     Args:
       instance: the problem, without a batch axis.
-      step: `[]` float32, by how much multipliers change in a round: their logs, at first.
+      price: `[]` float32, the first multiplier of all times: cost units per byte unit.
       rounds: number of rounds.
       polish: number of parallel changes of each decoded plan.
+      step: by how much logs of multipliers change in the first rounds; later rounds change them less.
 
     Returns:
       The plan of least cost of those that fit, or the baseline's, `[N]` int32, and its costs.
@@ -51,7 +52,7 @@ def min_sum(
     zeros = jnp.zeros((edges, most), jnp.float32)
     started = evaluate(instance, instance.start)
     first_cost = jnp.where(fits(instance, started), started.cost, jnp.inf)
-    first = _Search(zeros, zeros, instance.start, jnp.zeros(instance.time_event.shape), instance.start, first_cost)
+    first = _Search(zeros, zeros, instance.start, jnp.full(instance.time_event.shape, price), instance.start, first_cost)
 
     def one(number: jax.Array, search: _Search) -> _Search:
         own = _priced(instance, search.multiplier)
@@ -59,7 +60,7 @@ def min_sum(
         plan = lax.fori_loop(0, polish, lambda _, plan: _polished(instance, own, plan), search.label)
         costs = evaluate(instance, plan)
         is_better = fits(instance, costs) & (costs.cost < search.best_cost)
-        size = step / (1 + 0.02 * number.astype(jnp.float32))
+        size = step / (1 + number.astype(jnp.float32) / 50)
         return search._replace(
             multiplier=_updated(instance, search.multiplier, plan, size),
             best=jnp.where(is_better, plan, search.best),
@@ -140,7 +141,6 @@ def _updated(instance: ShardingInstance, multiplier: jax.Array, plan: jax.Array,
     """Changes the multipliers by the memory of a plan: up where it exceeds the limit, else all of them down."""
     share = memory(instance, plan) / jnp.maximum(instance.limit, 1e-6)
     excess = jnp.clip((share - 1) * 20, 0, 1)
-    seed = instance.cost.mean() * 1e-3
-    raised = jnp.where(excess > 0, jnp.maximum(multiplier, seed), multiplier) * jnp.exp(step * excess)
+    raised = multiplier * jnp.exp(step * excess)
     lowered = multiplier * jnp.exp(-step * jnp.clip((1 - share) * 20, 0.05, 0.5))
     return jnp.where(excess.max() > 0, raised, lowered)
