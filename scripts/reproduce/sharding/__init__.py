@@ -1,0 +1,1 @@
+"""Sections of scripts/reproduce_sharding.py. A section yields tables."""
