@@ -16,7 +16,8 @@ from graphrl.envs.sharding.generator import MOST_LOG, ShardingInstance, Sharding
 from graphrl.envs.sharding.reward import conditional, evaluate, fits, memory, over_span, possible, reward
 from graphrl.errors import PlanError, ProblemError
 from graphrl.sharding.datasets import load_problems
-from graphrl.sharding.problem import ShardingProblem
+from graphrl.sharding.plan import ShardingPlan
+from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 
 class Observation(NamedTuple):
     """Observation of a problem with N nodes, S strategies a node, E edges and C costs of edges, all padded.
@@ -161,11 +162,43 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
             "sharding-layers:200@7"
         )
 
+    def _plan(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
+        plan = plan_of(graph, state.previous[: len(graph.sizes)])
+        plan.check(graph)
+        return plan
+
+    def _picture(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
+        from graphrl.sharding.picture import sharding_figure  # imports matplotlib
+
+        return sharding_figure(graph, plan_of(graph, state.previous[: len(graph.sizes)]))
+
     def _check_is_of(self, graph: Any, instance: ShardingInstance) -> None:
         if len(graph.sizes) != instance.num_ops:
             raise PlanError(f"the instance has {instance.num_ops} nodes: {graph.name!r} has {len(graph.sizes)}")
         if not np.array_equal(instance.edges[: len(graph.edges)], np.sort(graph.edges, 1)):
             raise PlanError(f"the instance is of another problem than {graph.name!r}, with as many nodes")
+
+
+def plan_of(problem: ShardingProblem, strategies: np.ndarray) -> ShardingPlan:
+    """Makes the plan of `[n]` strategies, with exact costs, whether it fits or not; the bound is the trivial one of the
+    least costs of nodes and edges.
+    """
+    strategies = strategies.astype(np.int64)
+    bound = sum(
+        int(np.minimum.reduceat(cost, offset[:-1]).sum()) if len(offset) > 1 else 0
+        for cost, offset in ((problem.cost, problem.offset), (problem.edge_cost, problem.edge_offset))
+    )
+    return ShardingPlan(
+        problem.name,
+        "Sharding-v0",
+        problem.total_cost(strategies),
+        bound,
+        problem.peak(strategies),
+        None if problem.limit == UNLIMITED else problem.limit,
+        0.0,
+        0,
+        strategies.tolist(),
+    )
 
 
 def _outcome(instance: ShardingInstance, plan: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
