@@ -60,9 +60,10 @@ EXAMPLES = """examples:
 
 environments: graphs are random ones of three families, up to 64 different ones in turns, those of MemoryMap-v0 EGRL's
 workload with about that number of ops (ResNet-50, ResNet-101, BERT) or layered graphs. Sharding-v0 takes sharding
-problems, by default random models of layers; it has no agent. Options of the environments are their defaults. A call is a scan of up to 64 steps from the start of an episode; resets are not timed. With Topoformer,
-whose network runs once an episode, a call is that and the whole episode. Cells whose call would take more than 4 s or
-whose batch exceeds the memory are marked.
+problems, by default random models of layers; it has no agent. Options of the environments are their defaults. A call is
+a scan of up to 64 steps from the start of an episode; resets are not timed. With Topoformer, whose network runs once an
+episode, a call is that and the whole episode. Cells whose call would take more than 4 s or whose batch exceeds the
+memory are marked.
 
 measurement: programs take turns, a sample takes 0.2 s or more, rates are of the median sample. With one thread the
 process is pinned to a core and CPU time counts, else wall time. With more threads, each has a host device and its share

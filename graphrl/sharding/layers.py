@@ -112,7 +112,15 @@ class _Model:
         sizes, edge_sizes = ([len(part) for part in parts] for parts in (self.usage, self.edge_cost))
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         problem = ShardingProblem(
-            name, offsets(sizes), cost, usage, interval.astype(np.int64), edges, offsets(edge_sizes), edge_cost, UNLIMITED
+            name,
+            offsets(sizes),
+            cost,
+            usage,
+            interval.astype(np.int64),
+            edges,
+            offsets(edge_sizes),
+            edge_cost,
+            UNLIMITED,
         )
         least = problem.peak(least_bytes(problem))
         cheap = problem.peak(_first_of(problem, problem.usage, problem.cost))
@@ -146,7 +154,9 @@ def layers(nodes: int, seed: int) -> ShardingProblem:
             step += ways
             if len(model.usage) < nodes:
                 step += 1
-                value = _elementwise(model, products or [value], (products or [value])[0].dims, step, rng.random() < 0.3)
+                value = _elementwise(
+                    model, products or [value], (products or [value])[0].dims, step, rng.random() < 0.3
+                )
         if len(model.usage) < nodes and value.dims == first.dims:
             step += 1
             value = _elementwise(model, [first, value], value.dims, step, is_norm=False)

@@ -191,7 +191,12 @@ def test_an_environment_without_a_network_or_graphs() -> None:
 def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(f"--envs all --sizes 16 --counts 2 --json --all --policies {','.join(steps.POLICIES)}") == 0
     rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
-    played = [(env, policy) for env, one in ROLLOUTS.items() for policy in steps.POLICIES if one.network or policy != "network"]
+    played = [
+        (env, policy)
+        for env, one in ROLLOUTS.items()
+        for policy in steps.POLICIES
+        if one.network or policy != "network"
+    ]
     assert [(row.env, row.policy) for row in rows] == played
     assert all(row.steps_per_s for row in rows)
     compiled = {row.env for row in rows if row.ratio_to_jax is not None}

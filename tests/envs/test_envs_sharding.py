@@ -101,9 +101,8 @@ def test_many_plans_at_once_are_those_one_by_one() -> None:
     assert float(one.cost) == pytest.approx(float(costs.cost[7]), rel=1e-6)
 
 
-@pytest.mark.parametrize("episode_steps", [1, 2])
-def test_the_contract(episode_steps: int) -> None:
-    problem, env = layers(9, 1), graphrl.make("Sharding-v0", episode_steps=episode_steps)
+def test_the_contract() -> None:
+    problem, env = layers(9, 1), graphrl.make("Sharding-v0", episode_steps=2)
     instance = make_instance(problem)
     each = dataclasses.asdict(instance.sizes)
     wider = ShardingSizes(**{name: size + number for number, (name, size) in enumerate(each.items(), 2)})
@@ -194,7 +193,11 @@ def tree(seed: int) -> ShardingProblem:
     count = len(problem.sizes) - 1
     offset = problem.edge_offset[: count + 1]
     return dataclasses.replace(
-        problem, edges=problem.edges[:count], edge_offset=offset, edge_cost=problem.edge_cost[: offset[-1]], limit=UNLIMITED
+        problem,
+        edges=problem.edges[:count],
+        edge_offset=offset,
+        edge_cost=problem.edge_cost[: offset[-1]],
+        limit=UNLIMITED,
     )
 
 
@@ -299,5 +302,5 @@ def test_a_plan_that_does_not_fit_is_none() -> None:
     state, _ = env.reset(KEY, instance)
     most = np.lexsort((problem.usage, np.repeat(np.arange(9), problem.sizes)))[problem.offset[1:] - 1]
     dear = state._replace(previous=state.previous.at[:9].set(jnp.asarray(most - problem.offset[:-1], jnp.int32)))
-    with pytest.raises(PlanError, match="the limit is|prohibitive"):
+    with pytest.raises(PlanError, match=r"the limit is|prohibitive"):
         env.plan(problem, instance, dear)

@@ -47,7 +47,9 @@ def test_a_model_has_what_an_auto_sharder_lists() -> None:
 
 def test_the_limit_excludes_the_cheapest_plans() -> None:
     problems = [layers(50, seed) for seed in range(20)]
-    cheapest = [np.array([one.cost[a:b].argmin() for a, b in zip(one.offset, one.offset[1:], strict=False)]) for one in problems]
+    cheapest = [
+        np.array([one.cost[a:b].argmin() for a, b in zip(one.offset, one.offset[1:], strict=False)]) for one in problems
+    ]
     too_large = [one.peak(plan) > one.limit for one, plan in zip(problems, cheapest, strict=True)]
     assert np.mean(too_large) > 0.5
 

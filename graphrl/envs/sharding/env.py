@@ -19,6 +19,7 @@ from graphrl.sharding.datasets import load_problems
 from graphrl.sharding.plan import ShardingPlan
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 
+
 class Observation(NamedTuple):
     """Observation of a problem with N nodes, S strategies a node, E edges and C costs of edges, all padded.
 
@@ -31,7 +32,7 @@ class Observation(NamedTuple):
       edges: `[E, 2]` int32, first and last nodes, the lower one first; N for padding. Constant.
       edge_features: `[E, H]` float32, features of edges (`generator.EDGE_FEATURES`); 0 for padding. Constant.
       pairs: `[C]` float32, costs of pairs of strategies, edge after edge; 0 for padding. Constant.
-      pair_first: `[C]` int32, e S + i for a pair with strategy i of the first node of edge e; E S for padding. Constant.
+      pair_first: `[C]` int32, e S + i for a pair with strategy i of edge e's first node; E S for padding. Constant.
       pair_last: `[C]` int32, e S + j for a pair with strategy j of its last node; E S for padding. Constant.
       mask: `[N]` bool, True for real nodes. Constant.
       action_mask: `[N, S]` bool, strategies that are there and whose cost is not prohibitive; the first one if all are,

@@ -1,9 +1,9 @@
 """Instances of `Sharding-v0`: padded sharding problems with their features, made on the host in NumPy.
 
 Letters used in shapes: N nodes with at most S strategies, E edges with C costs in all, and T times, all padded; g
-problems in a batch. A **pair** is a pair of strategies of an edge's two nodes, with one cost. Costs of edges stay a flat
-list, as in `ShardingProblem`: matrices of S by S for each edge would take 5 to 150 times the memory on the contest's
-problems.
+problems in a batch. A **pair** is a pair of strategies of an edge's two nodes, with one cost. Costs of edges stay a
+flat list, as in `ShardingProblem`: matrices of S by S for each edge would take 5 to 150 times the memory on the
+contest's problems.
 
 Costs are in units of the cost of a baseline's plan, bytes in units of the limit.
 """
@@ -24,7 +24,7 @@ from graphrl.sharding.layers import least_bytes
 from graphrl.sharding.messages import messages_of, sweep
 from graphrl.sharding.moves import model_of
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-from graphrl.sharding.reduce import Reduced, incidence, offsets, reduce_problem
+from graphrl.sharding.reduce import Reduced, incidence, reduce_problem
 
 NODE_FEATURES = (
     "strategies",  # log of their number
@@ -101,9 +101,7 @@ class ShardingInstance:
     def sizes(self) -> ShardingSizes:
         """The padded sizes, the same for every problem of a batch."""
         ops, strategies = self.cost.shape[-2:]
-        return ShardingSizes(
-            ops, strategies, self.edges.shape[-2], self.pair_cost.shape[-1], self.time_event.shape[-1]
-        )
+        return ShardingSizes(ops, strategies, self.edges.shape[-2], self.pair_cost.shape[-1], self.time_event.shape[-1])
 
 
 def common_sizes(problems: Sequence[ShardingProblem]) -> ShardingSizes:
@@ -273,7 +271,9 @@ def _mean_over(profile: np.ndarray, span: np.ndarray) -> np.ndarray:
     return np.where(first < last, upto[last] - upto[first], 0) / np.maximum(1, last - first)
 
 
-def _edge_features(problem: ShardingProblem, start: np.ndarray, log: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _edge_features(
+    problem: ShardingProblem, start: np.ndarray, log: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """Returns the features of edges, and those of strategies that come from edges."""
     cost = problem.edge_cost.astype(float)
     edge, place = _owners(problem.edge_offset)
@@ -282,7 +282,10 @@ def _edge_features(problem: ShardingProblem, start: np.ndarray, log: Callable[[n
     is_dear = problem.edge_cost >= PROHIBITIVE
     usual = np.where(is_dear, 0, cost)
     strategies = np.zeros((4, len(problem.cost)))
-    for ends, row, other in (((first, last), place // width, place % width), ((last, first), place % width, place // width)):
+    for ends, row, other in (
+        ((first, last), place // width, place % width),
+        ((last, first), place % width, place // width),
+    ):
         slot_offset = np.concatenate([[0], np.cumsum(problem.sizes[ends[0]])])
         slot = slot_offset[edge] + row  # a strategy of this end of the edge
         count = np.maximum(1, np.bincount(slot, minlength=slot_offset[-1]))
@@ -307,8 +310,8 @@ def _edge_features(problem: ShardingProblem, start: np.ndarray, log: Callable[[n
 
 
 def baseline(problem: ShardingProblem) -> np.ndarray:
-    """Returns the baseline's plan, `[n] int64`: the best of a few descents by single nodes (`descended`), from the least
-    bytes of each node, and from labels by messages at growing prices of bytes, the first `TRIED` that fit.
+    """Returns the baseline's plan, `[n] int64`: the best of a few descents by single nodes (`descended`), from the
+    least bytes of each node, and from labels by messages at growing prices of bytes, the first `TRIED` that fit.
 
     Raises:
       ProblemError: the problem has no plan that fits.
@@ -329,7 +332,7 @@ def baseline(problem: ShardingProblem) -> np.ndarray:
         plan = reduced.expand(messages.label)
         if problem.peak(plan) <= problem.limit:
             plans.append(descended(problem, plan))
-        if len(plans) > TRIED:
+        if len(plans) == 1 + TRIED:
             break
     return min(plans, key=problem.total_cost)
 
@@ -373,14 +376,14 @@ def _descend(
     memory: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """Improves a plan `[n]` and its `memory` `[k]` in place, see `descended`. Incident edges of node v are at `first[v]`
-    to `first[v + 1]`. Sums are float64: integers could overflow.
+    """Improves a plan `[n]` and its `memory` `[k]` in place, see `descended`. Incident edges of node v are at
+    `first[v]` to `first[v + 1]`. Sums are float64: integers could overflow.
     """
     n = len(offset) - 1
-    for sweep in range(sweeps):
+    for number in range(sweeps):
         moved = False
         for turn in range(n):
-            v = turn if sweep % 2 == 0 else n - 1 - turn
+            v = turn if number % 2 == 0 else n - 1 - turn
             size, base = offset[v + 1] - offset[v], offset[v]
             for s in range(size):
                 total[s] = float(cost[base + s])

@@ -19,7 +19,17 @@ from jax import lax
 
 from graphrl.costs.device.indexing import take
 from graphrl.envs.sharding.generator import ShardingInstance
-from graphrl.envs.sharding.reward import Costs, conditional, ends, evaluate, fits, is_real, memory, over_span
+from graphrl.envs.sharding.reward import (
+    Costs,
+    conditional,
+    ends,
+    evaluate,
+    fits,
+    given_first,
+    is_real,
+    memory,
+    over_span,
+)
 
 DEAR = 1.0  # cost units to which costs are cut in messages: a plan with a larger one is not better than the baseline's
 
@@ -52,7 +62,9 @@ def min_sum(
     zeros = jnp.zeros((edges, most), jnp.float32)
     started = evaluate(instance, instance.start)
     first_cost = jnp.where(fits(instance, started), started.cost, jnp.inf)
-    first = _Search(zeros, zeros, instance.start, jnp.full(instance.time_event.shape, price), instance.start, first_cost)
+    first = _Search(
+        zeros, zeros, instance.start, jnp.full(instance.time_event.shape, price), instance.start, first_cost
+    )
 
     def one(number: jax.Array, search: _Search) -> _Search:
         own = _priced(instance, search.multiplier)
@@ -72,7 +84,7 @@ def min_sum(
 
 
 def _priced(instance: ShardingInstance, multiplier: jax.Array) -> jax.Array:
-    """Returns the costs of strategies with the price of their bytes, `[N, S]`; `DEAR` for those that are not allowed."""
+    """Returns costs of strategies with the price of their bytes, `[N, S]`; `DEAR` for those that are not allowed."""
     priced = instance.cost + instance.usage * over_span(instance, multiplier)[:, None]
     return jnp.where(instance.allowed, priced, DEAR)
 
@@ -110,30 +122,23 @@ def _beliefs(instance: ShardingInstance, own: jax.Array, search: _Search) -> jax
 def _decoded(instance: ShardingInstance, own: jax.Array, search: _Search) -> _Search:
     """Decodes labels: own costs, costs of edges from the labels of first nodes, messages from last nodes."""
     first, last, _ = ends(instance)
-    strategy = jnp.arange(own.shape[1], dtype=jnp.int32)
-    width = take(instance.strategies, last)
-    place = instance.edge_pair + take(search.label, first) * width
-    place = jnp.minimum(place[:, None] + strategy[None], instance.pair_cost.shape[0] - 1)
-    known = jnp.where(is_real(instance)[:, None], jnp.minimum(take(instance.pair_cost, place), DEAR), 0)
+    known = jnp.minimum(given_first(instance, search.label), DEAR)
     total = own.at[first].add(search.to_first).at[last].add(known)
     return search._replace(label=total.argmin(1).astype(jnp.int32))
 
 
 def _polished(instance: ShardingInstance, own: jax.Array, plan: jax.Array) -> jax.Array:
-    """Changes the strategies of all nodes that gain more than each of their neighbours, at prices of bytes."""
-    n = plan.shape[0]
-    first, last, _ = ends(instance)
-    cost = conditional(instance, plan) - instance.cost + own
-    cost = jnp.where(instance.allowed, cost, jnp.inf)
+    """Changes the strategies of all nodes that gain more than each of their neighbours, at prices of bytes; of equal
+    gains, that of the lower node counts as larger.
+    """
+    cost = jnp.where(instance.allowed, conditional(instance, plan) - instance.cost + own, jnp.inf)
     now = jnp.take_along_axis(cost, plan[:, None], 1)[:, 0]
     gain = now - cost.min(1)
-    # of equal gains the node of the lower index counts as larger
-    index = jnp.arange(n, dtype=jnp.int32)
-    real = is_real(instance)
-    largest = jnp.zeros(n).at[first].max(jnp.where(real, take(gain, last), 0)).at[last].max(jnp.where(real, take(gain, first), 0))
-    rival = jnp.full(n, n).at[first].min(jnp.where(real & (take(gain, last) == take(gain, first)), last, n))
-    rival = rival.at[last].min(jnp.where(real & (take(gain, last) == take(gain, first)), first, n))
-    moves = (gain > 1e-7 * jnp.abs(now)) & ((gain > largest) | ((gain == largest) & (index < rival)))
+    first, last, _ = ends(instance)
+    at_first, at_last = take(gain, first), take(gain, last)
+    first_wins, real = at_first >= at_last, is_real(instance)
+    loses = jnp.zeros(plan.shape, bool).at[first].max(real & ~first_wins).at[last].max(real & first_wins)
+    moves = (gain > 1e-7 * jnp.abs(now)) & ~loses
     return jnp.where(moves, cost.argmin(1).astype(jnp.int32), plan)
 
 

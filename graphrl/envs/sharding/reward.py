@@ -1,7 +1,7 @@
 """Cost, memory and reward of plans in pure JAX: gathers and segment sums; `jax.vmap` over plans or instances.
 
 Everything is float32, in the instance's units. The exact twin is `ShardingProblem.total_cost` and `peak`: costs and
-peaks agree to 1e-5, relative. So a plan whose peak is within 1e-5 of the limit may count as fitting here, and not there.
+peaks agree to 1e-5, relative. So a plan whose peak is that close to the limit may fit here, and not there.
 """
 
 from typing import NamedTuple
@@ -60,16 +60,28 @@ def conditional(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
     """Computes the cost of each strategy of each node if all other nodes keep the plan `[N]`: own cost and edges,
     `[N, S]` float32, cost units. Strategies that are not there have the node's own costs of 0 and wrong edges.
     """
-    n, most = instance.cost.shape
-    strategy = jnp.arange(most, dtype=jnp.int32)
-    first, last, width = ends(instance)
-    chosen_first, chosen_last = take(plan, first), take(plan, last)
-    base, limit = instance.edge_pair[:, None], instance.pair_cost.shape[0] - 1
-    as_first = take(instance.pair_cost, jnp.minimum(base + strategy[None] * width[:, None] + chosen_last[:, None], limit))
-    as_last = take(instance.pair_cost, jnp.minimum(base + (chosen_first * width)[:, None] + strategy[None], limit))
-    real = is_real(instance)[:, None]
-    total = add(instance.cost, first, jnp.where(real, as_first, 0))
-    return add(total, last, jnp.where(real, as_last, 0))
+    first, last, _ = ends(instance)
+    return add(add(instance.cost, first, given_last(instance, plan)), last, given_first(instance, plan))
+
+
+def given_first(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
+    """Returns the costs of each edge for the strategies of its last node, if the first one keeps the plan: `[E, S]`."""
+    first, _, width = ends(instance)
+    return _rows(instance, take(plan, first) * width, jnp.ones_like(width))
+
+
+def given_last(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
+    """Returns the costs of each edge for the strategies of its first node, if the last one keeps the plan: `[E, S]`."""
+    _, last, width = ends(instance)
+    return _rows(instance, take(plan, last), width)
+
+
+def _rows(instance: ShardingInstance, place: jax.Array, stride: jax.Array) -> jax.Array:
+    """Returns the costs of S pairs of each edge, from a place in its matrix on: `[E, S]`; 0 for padding."""
+    strategy = jnp.arange(instance.cost.shape[1], dtype=jnp.int32)
+    pair = (instance.edge_pair + place)[:, None] + stride[:, None] * strategy[None]
+    cost = take(instance.pair_cost, jnp.minimum(pair, instance.pair_cost.shape[0] - 1))
+    return jnp.where(is_real(instance)[:, None], cost, 0)
 
 
 def over_span(instance: ShardingInstance, values: jax.Array) -> jax.Array:
@@ -84,7 +96,6 @@ def _of(rows: jax.Array, plan: jax.Array) -> jax.Array:
 
 def _running(instance: ShardingInstance, plan: jax.Array) -> jax.Array:
     """Computes the memory after each event: `[2 N]` float32."""
-    n = plan.shape[0]
     usage = _of(instance.usage, plan)
     return jnp.cumsum(take(jnp.concatenate([usage, -usage]), instance.event))
 
@@ -94,7 +105,7 @@ def is_real(instance: ShardingInstance) -> jax.Array:
 
 
 def ends(instance: ShardingInstance) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns first and last nodes of edges, and the last one's number of strategies, `[E]` int32; padding is inside."""
+    """Returns the two nodes of each edge, any for padding, and the last one's number of strategies: `[E]` int32."""
     first, last = jnp.minimum(instance.edges, instance.cost.shape[0] - 1).T
     return first, last, take(instance.strategies, last)
 
