@@ -259,7 +259,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     state, _ = env.reset(KEY, instance)
     too_much = dataclasses.replace(problem, limit=problem.peak(least_bytes(problem)) - 1)
     for call, fault in (
-        (lambda: env.instance("layered:9"), "cannot read layered:9"),
+        (lambda: env.instance("layered:9"), "cannot read layered: No such file"),
         (lambda: env.instance("sharding-layers:"), "is no set of problems: an example is sharding-layers:200x64@7"),
         (lambda: env.instance(3), "model is of type int: Sharding-v0 takes a ShardingProblem, a file, or a name"),
         (lambda: env.instance(problem, to=SIZES), "more than the ShardingSizes"),
@@ -276,24 +276,24 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
 def test_other_libraries_play_it() -> None:
     env = graphrl.make("Sharding-v0", episode_steps=2)
     instance = env.instance("sharding-layers:9@3")
-    expected = float(env.step(KEY, env.reset(KEY, instance)[0], jnp.zeros(16, jnp.int32), instance)[1].reward)
+    expected = float(env.step(KEY, env.reset(KEY, instance)[0], jnp.zeros(9, jnp.int32), instance)[1].reward)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         pytest.importorskip("gymnasium")
         one = adapters.to_gymnasium(env, instance, flat=True)
         observation, _ = one.reset(seed=0)
         assert observation in one.observation_space
-        assert one.step(np.zeros(16, np.int32))[1] == pytest.approx(expected)
+        assert one.step(np.zeros(9, np.int32))[1] == pytest.approx(expected)
         many = adapters.to_gymnasium_vector(env, env.instances("sharding-layers:9x2@3"))
         many.reset(seed=0)
-        assert many.step(np.zeros((2, 16), np.int32))[1][0] == pytest.approx(expected)
+        assert many.step(np.zeros((2, 9), np.int32))[1][0] == pytest.approx(expected)
         pytest.importorskip("gymnax")
         other = adapters.to_gymnax(env, instance)
         _, started = other.reset(KEY, instance)
-        assert float(other.step(KEY, started, jnp.zeros(16, jnp.int32), instance)[2]) == pytest.approx(expected)
+        assert float(other.step(KEY, started, jnp.zeros(9, jnp.int32), instance)[2]) == pytest.approx(expected)
         pytest.importorskip("jumanji")
         third = adapters.to_jumanji(env, instance)
         begun, _ = third.reset(KEY)
-        assert float(third.step(begun, jnp.zeros(16, jnp.int32))[1].reward) == pytest.approx(expected)
+        assert float(third.step(begun, jnp.zeros(9, jnp.int32))[1].reward) == pytest.approx(expected)
 
 
 def test_a_plan_that_does_not_fit_is_none() -> None:

@@ -97,7 +97,7 @@ def test_names_are_files_sets_and_parts(tmp_path: Path) -> None:
         ("sharding-layers:5x0", "has 0 problems: must be from 1"),
         ("sharding-layers:5x2", "names 2 problems, where one is needed"),
         ("absent.json", "cannot read absent.json"),
-        ("absent.json:4", "cannot read absent.json"),
+        ("absent.json:4", "cannot read absent.json: No such file"),
         ("tiny.json:3", "'tiny' has 2 nodes: no part of it has 3"),
     ],
 )

@@ -84,9 +84,9 @@ def min_sum(
 
 
 def _priced(instance: ShardingInstance, multiplier: jax.Array) -> jax.Array:
-    """Returns costs of strategies with the price of their bytes, `[N, S]`; `DEAR` for those that are not allowed."""
+    """Returns costs of strategies with the price of their bytes, `[N, S]`; infinite for those that are not allowed."""
     priced = instance.cost + instance.usage * over_span(instance, multiplier)[:, None]
-    return jnp.where(instance.allowed, priced, DEAR)
+    return jnp.where(instance.allowed, priced, jnp.inf)
 
 
 def _passed(instance: ShardingInstance, own: jax.Array, search: _Search) -> _Search:
@@ -131,7 +131,7 @@ def _polished(instance: ShardingInstance, own: jax.Array, plan: jax.Array) -> ja
     """Changes the strategies of all nodes that gain more than each of their neighbours, at prices of bytes; of equal
     gains, that of the lower node counts as larger.
     """
-    cost = jnp.where(instance.allowed, conditional(instance, plan) - instance.cost + own, jnp.inf)
+    cost = conditional(instance, plan) - instance.cost + own
     now = jnp.take_along_axis(cost, plan[:, None], 1)[:, 0]
     gain = now - cost.min(1)
     first, last, _ = ends(instance)
