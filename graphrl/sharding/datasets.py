@@ -103,7 +103,8 @@ def part(problem: ShardingProblem, nodes: int, seed: int) -> ShardingProblem:
 
 def _breadth_first(edges: np.ndarray, n: int, count: int, rng: np.random.Generator) -> np.ndarray:
     first, incident = incidence(n, edges)
-    is_seen, order = np.zeros(n, bool), []
+    is_seen = np.zeros(n, bool)
+    order: list[int] = []
     waiting = iter(rng.permutation(n))
     for place in itertools.count():
         if place == len(order):

@@ -25,7 +25,7 @@ _NONE, _ROWS, _COLUMNS, _INNER = -1, 0, 1, 2  # the dimension that an axis of th
 class _Value(NamedTuple):
     """A node while a model is made: K strategies on a mesh with two axes, and a matrix that it writes."""
 
-    index: int  # of the node
+    node: int
     dims: tuple[int, int]
     split: np.ndarray  # [K, 2], the dimension of its value that each axis splits, or _NONE
 
@@ -94,7 +94,7 @@ class _Model:
         return np.where(split == dim, share / _LINKS + _LATENCY, 0).sum(-1)
 
     def _edge(self, source: _Value, reader: _Value, cost: np.ndarray) -> None:
-        self.edges.append((source.index, reader.index))
+        self.edges.append((source.node, reader.node))
         self.edge_cost.append(cost.ravel())
 
     def problem(self, name: str, steps: int, tightness: float) -> ShardingProblem:
@@ -109,7 +109,7 @@ class _Model:
             np.ceil(np.concatenate([np.zeros(0), *parts])).astype(np.int64)
             for parts in (self.nanoseconds, self.usage, self.edge_cost)
         )
-        sizes, edge_sizes = ([len(part) for part in parts] for parts in (self.usage, self.edge_cost))
+        sizes, edge_sizes = (np.array([len(part) for part in parts]) for parts in (self.usage, self.edge_cost))
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         problem = ShardingProblem(
             name,

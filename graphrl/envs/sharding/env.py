@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -164,14 +165,15 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
         )
 
     def _plan(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
-        plan = plan_of(graph, state.previous[: len(graph.sizes)])
+        plan = plan_of(graph, state)
         plan.check(graph)
         return plan
 
     def _picture(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
-        from graphrl.sharding.picture import sharding_figure  # imports matplotlib
+        from graphrl.sharding.picture import plot  # imports matplotlib
 
-        return sharding_figure(graph, plan_of(graph, state.previous[: len(graph.sizes)]))
+        with tempfile.TemporaryDirectory() as folder:  # it saves what it draws
+            return plot(graph, plan_of(graph, state), os.path.join(folder, "plan.png"))
 
     def _check_is_of(self, graph: Any, instance: ShardingInstance) -> None:
         if len(graph.sizes) != instance.num_ops:
@@ -180,11 +182,11 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
             raise PlanError(f"the instance is of another problem than {graph.name!r}, with as many nodes")
 
 
-def plan_of(problem: ShardingProblem, strategies: np.ndarray) -> ShardingPlan:
-    """Makes the plan of `[n]` strategies, with exact costs, whether it fits or not; the bound is the trivial one of the
-    least costs of nodes and edges.
+def plan_of(problem: ShardingProblem, state: State) -> ShardingPlan:
+    """Makes the plan of a state, with exact costs, whether it fits or not; the bound is the trivial one of the least
+    costs of nodes and edges.
     """
-    strategies = strategies.astype(np.int64)
+    strategies = np.asarray(state.previous)[: len(problem.sizes)].astype(np.int64)
     bound = sum(
         int(np.minimum.reduceat(cost, offset[:-1]).sum()) if len(offset) > 1 else 0
         for cost, offset in ((problem.cost, problem.offset), (problem.edge_cost, problem.edge_offset))

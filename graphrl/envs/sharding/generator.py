@@ -10,7 +10,7 @@ Costs are in units of the cost of a baseline's plan, bytes in units of the limit
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -151,7 +151,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
     wide = np.zeros((to.ops, to.strategies, len(STRATEGY_FEATURES)), np.float32)
     wide[node, strategy] = of_strategies
     span = np.where(lives[:, None], np.searchsorted(problem.times, problem.interval), 0)
-    return ShardingInstance(
+    fields: dict[str, Any] = dict(
         num_ops=np.int32(n),
         cost_unit=np.float32(unit),
         byte_unit=np.float32(byte_unit),
@@ -171,6 +171,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
         strategy_features=wide,
         edge_features=filled(of_edges, to.edges, np.float32),
     )
+    return ShardingInstance(**fields)
 
 
 def oriented(problem: ShardingProblem) -> ShardingProblem:
@@ -261,7 +262,7 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
         *of_pairs,
         is_start,
     ]
-    return _Features(*(np.stack(columns, -1) for columns in (nodes, strategies)), of_edges)
+    return _Features(np.stack(nodes, -1), np.stack(strategies, -1), of_edges)
 
 
 def _mean_over(profile: np.ndarray, span: np.ndarray) -> np.ndarray:
