@@ -57,7 +57,7 @@ class Kind(NamedTuple):
     split: Split
 
 
-def _fully(path: str, shape: tuple[int, ...]) -> P:
+def fully(path: str, shape: tuple[int, ...]) -> P:
     """Splits the first of the dimensions that are a multiple of the devices; vectors stay whole."""
     del path
     dims = [dim for dim, size in enumerate(shape) if size % DEVICES == 0] if len(shape) > 1 else []
@@ -82,9 +82,9 @@ _SMALL_TEXT = {"batch": 8, "depth": 3, "width": 32, "heads": 4, "tokens": 8, "wo
 _LLAMA = {**_TEXT, "groups": 4, "hidden": 5632}, {**_SMALL_TEXT, "groups": 4, "hidden": 48}
 PROGRAMS = {
     SHARDED[0]: Kind(
-        language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}, _ALL, _fully
+        language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}, _ALL, fully
     ),
-    SHARDED[1]: Kind(language.llama, *_LLAMA, _ALL, _fully),
+    SHARDED[1]: Kind(language.llama, *_LLAMA, _ALL, fully),
     SHARDED[2]: Kind(language.llama, *_LLAMA, _MESH, _tensor),
     SHARDED[3]: Kind(
         language.mixture_of_experts,

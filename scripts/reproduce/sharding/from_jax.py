@@ -1,0 +1,170 @@
+"""Section `jax`: training steps that `graphrl.shard` splits over eight devices, and the same steps split by hand.
+
+Steps are `value_and_grad` of losses of `reproduce.checkpoint.sharded`, compiled for eight H200 that are not there. By
+hand, the batch and the results of each layer are split over the devices; weights are whole (*data parallel*), split too
+(*fully sharded*), or split by expert (*expert parallel*). graphrl gets the loss without any sharding.
+"""
+
+import functools
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import graphrl
+from graphrl.compare.report import markdown
+from graphrl.errors import GraphrlError
+from graphrl.xla.topology import compile_for
+from reproduce.checkpoint.measured import CHIP, SHARDED
+from reproduce.checkpoint.sharded import DEVICES, PROGRAMS, Sharded, build, fully
+from reproduce.gpu_compile import memory_of
+from reproduce.launcher import Settings
+from reproduce.measurements import Figures, mebibytes, ratio
+from reproduce.models.losses import undecorated
+from reproduce.results import Table
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+STEPS = {"transformer": SHARDED[0], "mixture of experts": SHARDED[3]}
+BY_HAND = ("data parallel", "fully sharded", "expert parallel")
+FREE, LIMITED = "graphrl", "graphrl, limited"
+SHARE = 0.6  # limit of memory, of what data parallel needs
+SECONDS = 30.0  # of graphrl's search
+TRIES = 3  # compilations until XLA's figure keeps the limit
+BITS = {"pred": 8, "bf16": 16, "f16": 16, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f64": 64, "s64": 64, "u64": 64}
+_COLLECTIVE = re.compile(
+    r" = (?P<result>.*?) (?P<kind>all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
+    r"(?P<start>-start)?\("
+)
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+def from_jax(settings: Settings) -> Iterator[Table]:
+    """Yields the table of bytes that a device sends and of its memory, for each step and way to split it."""
+    lines, fewer = [], []
+    for step in STEPS:
+        rows = {method: _figures(settings, step, method) for method in _methods(step)}
+        whole = rows[BY_HAND[0]]
+        if whole is None:
+            raise GraphrlError(f"{step}: the data-parallel step was not measured")
+        limit = _limit(whole)
+        for method, own in rows.items():
+            if own is None:
+                continue
+            total = _total(own)
+            cells = [step, method, mebibytes(sum(own[kind] for kind in KINDS)), *(mebibytes(own[kind]) for kind in KINDS)]
+            cells += [mebibytes(total), "yes" if total <= limit else "no"]
+            cells += [mebibytes(own["predicted"]) if own["predicted"] else "-", f"{own['seconds']:.0f}"]
+            lines.append(cells)
+        best = min(sum(rows[m][k] for k in KINDS) for m in BY_HAND if m in rows and rows[m])  # type: ignore[index]
+        fewer.append(sum((rows[FREE] or {})[kind] for kind in KINDS) / best)
+    how = (
+        f"Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in XLA's module: a ring of n "
+        "devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: arguments, results and "
+        f"temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. Predicted memory is that of the problem."
+    )
+    headings = ["step", "split", "sent", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute"]
+    headings += ["memory", "within the limit", "predicted", "planning and compiling, s"]
+    summary = (
+        "Without a limit graphrl's steps send "
+        + " and ".join(ratio(each) for each in fewer)
+        + f" of the bytes of the best split by hand ({', '.join(STEPS)})."
+    )
+    yield settings.measurements.table("Steps from JAX", how, markdown(headings, lines), summary=summary)
+
+
+def _methods(step: str) -> tuple[str, ...]:
+    hand = BY_HAND if step == "mixture of experts" else BY_HAND[:2]
+    return (*hand, FREE, LIMITED)
+
+
+def _figures(settings: Settings, step: str, method: str) -> Figures | None:
+    limit = None
+    if method == LIMITED:
+        whole = _figures(settings, step, BY_HAND[0])
+        if whole is None:
+            return None
+        limit = _limit(whole)
+    key = {"what": "jax", "step": step, "method": method, "quick": settings.quick}
+    return settings.measurements.get(key, functools.partial(_compiled, step, method, settings.quick, limit))
+
+
+def _limit(whole: Mapping[str, Any]) -> int:
+    return int(SHARE * _total(whole))
+
+
+def _total(own: Mapping[str, Any]) -> int:
+    return int(own["arguments"] + own["results"] + own["temporaries"])
+
+
+def _compiled(step: str, method: str, quick: bool, limit: int | None) -> Figures:
+    sharded, started = build(STEPS[step], small=quick, chip=CHIP), time.perf_counter()
+    if method in BY_HAND:
+        return _measured(_by_hand(sharded, method), started, 0)
+    gradient, memory = jax.value_and_grad(sharded.program.loss(undecorated)), limit
+    for left in reversed(range(TRIES)):
+        own = graphrl.shard(gradient, sharded.mesh, *sharded.program.args, memory=memory, chip=CHIP, seconds=SECONDS)
+        args = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), sharded.program.args, own.in_shardings
+        )
+        figures = _measured(compile_for(own.jitted, *args), started, own.report.peak_bytes)
+        if limit is None or memory is None or _total(figures) <= limit or not left:
+            break
+        memory = int(min(memory, own.report.peak_bytes) * limit / _total(figures))
+    return figures
+
+
+def _by_hand(sharded: Sharded, method: str) -> Any:
+    """Compiles a step that is split by hand."""
+
+    def split(path: Any, leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(path)
+        rules = {BY_HAND[0]: lambda *_: P(), BY_HAND[1]: fully, BY_HAND[2]: PROGRAMS[SHARDED[3]].split}
+        return NamedSharding(sharded.mesh, rules[method](name, leaf.shape))
+
+    of_params = jax.tree_util.tree_map_with_path(split, sharded.program.params)
+    own = sharded._replace(shardings=(of_params, *sharded.shardings[1:]))
+    results = NamedSharding(own.mesh, P()), of_params
+    return compile_for(jax.value_and_grad(own.loss(undecorated)), *own.args, out_shardings=results)
+
+
+def _measured(compiled: Any, started: float, predicted: int) -> Figures:
+    seconds = time.perf_counter() - started
+    memory = memory_of(compiled)
+    return {**memory._asdict(), **sent(compiled.as_text()), "seconds": seconds, "predicted": predicted}
+
+
+def sent(module: str) -> dict[str, float]:
+    """Returns the bytes that one device sends by each kind of collective of an HLO module; loops count once."""
+    total: Counter[str] = Counter()
+    for line in module.splitlines():
+        match = _COLLECTIVE.search(line)
+        if match is None:
+            continue
+        kind, devices = match["kind"], _group(line)
+        arrays = [_bytes(*array) for array in _ARRAY.findall(match["result"])]
+        if match["start"] and kind != "all-reduce":  # operands, then results
+            arrays = arrays[len(arrays) // 2 :] if kind != "collective-permute" else arrays[1:2]
+        size = sum(arrays) * (devices if kind == "reduce-scatter" else 1)
+        part = 1.0 if kind == "collective-permute" else (devices - 1) / devices
+        total[kind] += size * part * (2 if kind == "all-reduce" else 1)
+    return {kind: float(total[kind]) for kind in KINDS}
+
+
+def _group(line: str) -> int:
+    """Returns the number of devices that take part in a collective together."""
+    match = re.search(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})", line)
+    if match is None:
+        return DEVICES
+    return int(match[1]) if match[1] else len(match[2].split(","))
+
+
+def _bytes(kind: str, shape: str) -> float:
+    size = 1
+    for each in shape.split(","):
+        size *= int(each or 1)
+    return size * BITS.get(kind, 32) / 8
