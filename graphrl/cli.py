@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": "compare methods on many graphs at equal budget",
     "checkpoint": "choose what a training step keeps and what it recomputes, to save memory",
     "map": "assign a model's weights and tensors to the memories of a chip",
+    "shard": "choose how each op is split over a mesh of devices, within a memory limit",
     "convert": "convert a model to graph JSON",
 }
 

@@ -1,0 +1,98 @@
+"""A sharding plan as a picture: memory over time against the limit, costs along the nodes, and the dearest of them."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
+from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
+from graphrl.sharding.plan import ShardingPlan
+from graphrl.sharding.problem import ShardingProblem
+from graphrl.units import byte_unit, format_bytes
+
+BINS = 240  # bars of the costs along the nodes
+LISTED = 14  # dearest nodes and edges
+NODE, EDGE = COLOURS[4], COLOURS[1]
+
+
+def sharding_figure(problem: ShardingProblem, plan: ShardingPlan) -> Picture:
+    """Draws the picture of a plan of this problem."""
+    figure = Picture(figsize=(WIDTH, 8.2), dpi=DPI, layout="constrained")
+    memory, along, dearest = figure.subplots(3, 1, height_ratios=[2.6, 2.2, 2.6])
+    strategies = np.array(plan.strategies, np.int64)
+    node, edge = problem.costs(strategies)
+    _draw_memory(memory, problem, plan, strategies)
+    _draw_along(along, problem, node, edge)
+    _draw_dearest(dearest, problem, strategies, node, edge)
+    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:.2f}%)"
+    facts = [f"cost {plan.cost:,}", gap, f"{len(node):,} nodes, {len(edge):,} edges", f"{plan.seconds:.0f} s"]
+    draw_heading(memory, plan.problem, plan.method, facts, above=6)
+    return figure
+
+
+def _draw_memory(axes: Axes, problem: ShardingProblem, plan: ShardingPlan, strategies: np.ndarray) -> None:
+    held = problem.memory(strategies)
+    scale, unit = byte_unit(max(1, plan.limit or plan.peak_bytes))
+    if len(held) > 1:
+        axes.stairs(held[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)
+        axes.set_xlim(problem.times[0], problem.times[-1])
+    peak = f"peak {format_bytes(plan.peak_bytes)}"
+    if plan.limit is not None:
+        axes.axhline(plan.limit / scale, color=LIMIT, linewidth=1.2)
+        peak += f", {100 * plan.peak_bytes / max(1, plan.limit):.2f}% of the limit (line) of {format_bytes(plan.limit)}"
+    axes.set_ylim(0, 1.12 * max(1, plan.peak_bytes, plan.limit or 0) / scale)
+    _finish(axes, f"memory over time: {peak}", unit)
+    axes.set_xlabel("time", color=TEXT, fontsize=8.5)
+
+
+def _draw_along(axes: Axes, problem: ShardingProblem, node: np.ndarray, edge: np.ndarray) -> None:
+    """Draws costs of nodes, and of edges at their later node, along the nodes."""
+    n = len(node)
+    bounds = np.linspace(0, n, min(n, BINS) + 1)
+    of_nodes = np.histogram(np.arange(n), bounds, weights=node.astype(float))[0]
+    of_edges = np.histogram(problem.edges.max(1, initial=0), bounds, weights=edge.astype(float))[0]
+    axes.stairs(of_nodes, bounds, fill=True, color=NODE, linewidth=0, label=f"nodes, {int(node.sum()):,}")
+    axes.stairs(
+        of_nodes + of_edges, bounds, baseline=of_nodes, fill=True, color=EDGE, linewidth=0,
+        label=f"edges, {int(edge.sum()):,}",
+    )  # fmt: skip
+    axes.set_xlim(0, max(1, n))
+    axes.set_ylim(0, None)
+    axes.set_xlabel("nodes, in the file's order", color=TEXT, fontsize=8.5)
+    axes.legend(loc="upper right", frameon=False, fontsize=8)
+    _finish(axes, "cost along the nodes; edges at their later node", "cost")
+
+
+def _draw_dearest(
+    axes: Axes, problem: ShardingProblem, strategies: np.ndarray, node: np.ndarray, edge: np.ndarray
+) -> None:
+    """Draws bars of the dearest nodes and edges, with their strategies."""
+    cost = np.concatenate([node, edge])
+    top = np.argsort(-cost, kind="stable")[:LISTED]
+    names = []
+    for item in top.tolist():
+        if item < len(node):
+            names.append(f"node {item}, strategy {strategies[item]}")
+        else:
+            a, b = problem.edges[item - len(node)].tolist()
+            names.append(f"edge {a} - {b}, strategies {strategies[a]} and {strategies[b]}")
+    rows = np.arange(len(top))
+    axes.barh(rows, cost[top].astype(float), color=np.where(top < len(node), NODE, EDGE), height=0.7)
+    axes.set_yticks(rows, names, fontsize=7.5)
+    axes.set_ylim(len(top) - 0.4, -0.6)
+    share = cost[top].sum() / max(1, cost.sum())
+    _finish(axes, f"dearest nodes and edges, {100 * share:.0f}% of the cost", "")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+
+
+def _finish(axes: Axes, title: str, unit: str) -> None:
+    axes.set_title(title, loc="left", fontsize=9, color=TEXT)
+    axes.set_ylabel(unit, color=TEXT, fontsize=8.5)
+    if unit:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 4, 5, 10]))
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=FAINT, labelsize=8, length=0)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
