@@ -6,6 +6,7 @@ plan.save("plan.json"); plan.trace("trace.json"); plan.plot("plan.png")
 
 train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the least memory
 loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
+step = graphrl.shard(step, mesh, params, batch)  # jax.jit over the devices of a mesh, with automatic shardings
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
     from graphrl.xla.report import Report
+    from graphrl.xla.shard.function import ShardableFunction, ShardedFunction, ShardReport, shard, shard_problem
 
 __all__ = [
     "Budget",
@@ -54,6 +56,9 @@ __all__ = [
     "Progress",
     "ReadLimits",
     "Report",
+    "ShardReport",
+    "ShardableFunction",
+    "ShardedFunction",
     "Tensor",
     "TransferStep",
     "checkpoint",
@@ -65,6 +70,8 @@ __all__ = [
     "optimize",
     "optimize_batch",
     "read_graph",
+    "shard",
+    "shard_problem",
     "write_json",
 ]
 
@@ -75,12 +82,17 @@ _LAZY = {  # modules that import jax, which takes a second
     "Executable": "graphrl.xla.jit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
+    "ShardReport": "graphrl.xla.shard.function",
+    "ShardableFunction": "graphrl.xla.shard.function",
+    "ShardedFunction": "graphrl.xla.shard.function",
     "checkpoint": "graphrl.xla.checkpoint.function",
     "checkpoint_curve": "graphrl.xla.checkpoint.function",
     "compile": "graphrl.xla.jit",
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",
+    "shard": "graphrl.xla.shard.function",
+    "shard_problem": "graphrl.xla.shard.function",
 }
 # Packages for users that no import above loads: `import graphrl; graphrl.envs.AutoReset` needs no further import.
 _PACKAGES = ("agents", "compare", "envs", "learning", "methods", "networks", "training", "xla")

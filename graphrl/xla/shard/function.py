@@ -18,6 +18,7 @@ from graphrl.errors import ProblemError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, Interconnect, find_chip
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
+from graphrl.sharding.search import search
 from graphrl.units import format_bytes, parse_bytes
 from graphrl.xla.checkpoint.shards import Layout, Scope, Spec, layout_on
 from graphrl.xla.decorated import function_name
@@ -106,12 +107,10 @@ class ShardableFunction:
     def __init__(
         self, fn: Callable[..., Any], mesh: Mesh, args: Sequence[Any], layout: Layout, chip: Chip, limit: int | None
     ) -> None:
-        leaves, self._inputs = jax.tree.flatten(tuple(args))
+        paths, self._inputs = jax.tree_util.tree_flatten_with_path(tuple(args))
+        self._paths = [f"args{jax.tree_util.keystr(path)}" for path, _ in paths]
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
         self._outputs, self._mesh, self._fn = jax.tree.structure(shapes), mesh, fn
-        paths = jax.tree_util.tree_flatten_with_path(tuple(args))[0]
-        self._paths = [f"args{jax.tree_util.keystr(path)}" for path, _ in paths]
-        del leaves
         self.program = Program(closed, layout, chip)
         self.problem: ShardingProblem = self.program.problem(function_name(fn), limit)
 
@@ -127,11 +126,15 @@ class ShardableFunction:
         plan = self.problem.check(strategies)
         writer = _Writer(self.program, plan, self._mesh)
         program, scope = self.program, self.program.scope
-        closed = core.ClosedJaxpr(writer.jaxpr(scope), program.closed.consts)
-        flat = core.jaxpr_as_fun(closed)
+        flat = core.jaxpr_as_fun(core.ClosedJaxpr(writer.jaxpr(scope), program.closed.consts))
         inputs = [writer.sharding(writer.spec(scope, var), var.aval) for var in scope.jaxpr.invars]
-        outputs = [writer.sharding(spec, var.aval) for spec, var in zip(writer.left(scope), scope.jaxpr.outvars, strict=True)]
-        in_shardings, out_shardings = jax.tree.unflatten(self._inputs, inputs), jax.tree.unflatten(self._outputs, outputs)
+        outputs = [
+            writer.sharding(spec, var.aval) for spec, var in zip(writer.left(scope), scope.jaxpr.outvars, strict=True)
+        ]
+        in_shardings, out_shardings = (
+            jax.tree.unflatten(self._inputs, inputs),
+            jax.tree.unflatten(self._outputs, outputs),
+        )
 
         def run(*args: Any) -> Any:
             return jax.tree.unflatten(self._outputs, flat(*jax.tree.leaves(args)))
@@ -202,6 +205,41 @@ def shard_problem(
     return ShardableFunction(fn, devices, args, layout, figures, limit)
 
 
+def shard(
+    fn: Callable[..., Any],
+    mesh: Mesh | AbstractMesh,
+    *args: Any,
+    seconds: float = SECONDS,
+    memory: int | str | None = None,
+    chip: str | Chip | None = None,
+    link: str | Interconnect | Mapping[str, str | Interconnect] | None = None,
+    seed: int = 0,
+) -> ShardedFunction:
+    """Splits a function over the devices of a mesh such that a call takes the least estimated time.
+
+        step = graphrl.shard(jax.value_and_grad(loss), mesh, params, batch, memory="60GiB")
+        params, batch = jax.device_put((params, batch), step.in_shardings)
+        value, gradient = step(params, batch)
+        print(step.report)
+
+    The function needs no shardings of its own; `with_sharding_constraint`s in it are kept. Results of the type of an
+    argument, such as gradients and new weights, are split as this argument. Values are those of the function, up to
+    the rounding of sums in another order.
+
+    Args:
+      fn, mesh, *args, memory, chip, link: as in `graphrl.shard_problem`.
+      seconds: search time in seconds; tracing and compilation of the search itself come on top.
+      seed: seed of the search's random numbers.
+
+    Raises:
+      ProblemError: as `graphrl.shard_problem`, or no plan was found that fits into memory.
+      GraphrlError: as `graphrl.shard_problem`.
+    """
+    split = shard_problem(fn, mesh, *args, memory=memory, chip=chip, link=link)
+    plan, _ = search(split.problem, seconds, seed=seed)
+    return split.apply(plan.strategies)
+
+
 class _Writer:
     """Writes the jaxprs of a program with the shardings of a plan."""
 
@@ -228,44 +266,28 @@ class _Writer:
 
     def jaxpr(self, scope: Scope) -> core.Jaxpr:
         """Writes a jaxpr."""
-        old, equations, current = scope.jaxpr, list[Any](), dict[Any, Any]()
-        moved: dict[tuple[Any, Spec], Any] = {}
-
-        def constrain(before: Any, after: Any, spec: Spec, eqn: Any) -> None:
-            params = self._constraint(spec)
-            equations.append(
-                eqn.replace(primitive=params[0], params=params[1], invars=[before], outvars=[after], effects=frozenset())
-            )
-
-        def read(atom: Any, spec: Spec, eqn: Any) -> Any:
-            own = current.get(atom, atom) if not isinstance(atom, core.Literal) else atom
-            if isinstance(atom, core.Literal) or not is_splittable(atom.aval) or self.spec(scope, atom) == spec:
-                return own
-            if (atom, spec) not in moved:
-                moved[atom, spec] = core.Var(atom.aval)
-                constrain(own, moved[atom, spec], spec, eqn)
-            return moved[atom, spec]
-
+        old, body = scope.jaxpr, _Body(self, scope)
         for place, eqn in enumerate(old.eqns):
-            ways = self._program.wanted.get((id(scope), place), [None] * len(eqn.invars))
-            operands = [read(atom, self._read(way, scope, atom), eqn) for way, atom in zip(ways, eqn.invars, strict=True)]
-            params = self._inner(scope, place, eqn)
-            is_call = (id(scope), place) not in self._program.wanted
-            results = list(eqn.outvars)
-            if not is_call:
-                results = [
-                    core.Var(var.aval) if is_splittable(var.aval) and not isinstance(var, core.DropVar) else var
-                    for var in eqn.outvars
-                ]
-            equations.append(eqn.replace(invars=operands, outvars=results, params=params))
-            for before, after in zip(results, eqn.outvars, strict=True):
-                if before is not after:
-                    constrain(before, after, self.spec(scope, after), eqn)
-        returned = old.outvars
+            ways = self._program.wanted.get((id(scope), place))
+            reads = [
+                self._read(way, scope, atom)
+                for way, atom in zip(ways or [None] * len(eqn.invars), eqn.invars, strict=True)
+            ]
+            body.write(eqn, reads, self._inner(scope, place, eqn), constrained=ways is not None)
+        returned = list(old.outvars)
         if id(scope) in self._program.leaving and old.eqns:
             pairs = zip(old.outvars, self.left(scope), strict=True)
-            returned = [read(atom, spec, old.eqns[-1]) for atom, spec in pairs]
-        return old.replace(eqns=equations, outvars=returned)
+            returned = [body.read(atom, spec, old.eqns[-1]) for atom, spec in pairs]
+        return old.replace(eqns=body.equations, outvars=returned)
+
+    def constraint(self, spec: Spec) -> tuple[Any, dict[str, Any]]:
+        """Returns primitive and parameters of a sharding constraint."""
+        if spec not in self._params:
+            sharding = self._layout.sharding(spec)
+            shape = jax.ShapeDtypeStruct((self._layout.count(self._layout.sizes),) * len(spec), np.float32)
+            (eqn,) = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape).jaxpr.eqns
+            self._params[spec] = eqn.primitive, eqn.params
+        return self._params[spec]
 
     def _inner(self, scope: Scope, place: int, eqn: Any) -> dict[str, Any]:
         """Returns the parameters of an equation, whose inner jaxpr is written if it is a scan or a call."""
@@ -284,11 +306,46 @@ class _Writer:
         node, number = way
         return self._program.nodes[node].strategies[self._plan[node]].operands[number]
 
-    def _constraint(self, spec: Spec) -> tuple[Any, dict[str, Any]]:
-        """Returns primitive and parameters of a sharding constraint."""
-        if spec not in self._params:
-            sharding = self._layout.sharding(spec)
-            shape = jax.ShapeDtypeStruct((self._layout.count(self._layout.sizes),) * len(spec), np.float32)
-            (eqn,) = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape).jaxpr.eqns
-            self._params[spec] = eqn.primitive, eqn.params
-        return self._params[spec]
+
+class _Body:
+    """Equations of one jaxpr while they are written.
+
+    Attributes:
+      equations: the equations so far.
+    """
+
+    def __init__(self, writer: _Writer, scope: Scope) -> None:
+        self._writer, self._scope = writer, scope
+        self._moved: dict[tuple[Any, Spec], Any] = {}  # variable and how it is split -> variable
+        self.equations: list[Any] = []
+
+    def write(self, eqn: Any, reads: Sequence[Spec], params: Mapping[str, Any], *, constrained: bool) -> None:
+        """Writes an equation that reads its operands split as given; its results are constrained unless it is a call,
+        within which they are already.
+        """
+        operands = [self.read(atom, spec, eqn) for atom, spec in zip(eqn.invars, reads, strict=True)]
+        results = [
+            core.Var(var.aval) if constrained and is_splittable(var.aval) and not isinstance(var, core.DropVar) else var
+            for var in eqn.outvars
+        ]
+        self.equations.append(eqn.replace(invars=operands, outvars=results, params=params))
+        for before, after in zip(results, eqn.outvars, strict=True):
+            if before is not after:
+                self._constrain(before, after, self._writer.spec(self._scope, after), eqn)
+
+    def read(self, atom: Any, spec: Spec, eqn: Any) -> Any:
+        """Returns a value, split as given, for an equation."""
+        if isinstance(atom, core.Literal) or not is_splittable(atom.aval):
+            return atom
+        if self._writer.spec(self._scope, atom) == spec:
+            return atom
+        if (atom, spec) not in self._moved:
+            self._moved[atom, spec] = core.Var(atom.aval)
+            self._constrain(atom, self._moved[atom, spec], spec, eqn)
+        return self._moved[atom, spec]
+
+    def _constrain(self, before: Any, after: Any, spec: Spec, eqn: Any) -> None:
+        primitive, params = self._writer.constraint(spec)
+        self.equations.append(
+            eqn.replace(primitive=primitive, params=params, invars=[before], outvars=[after], effects=frozenset())
+        )

@@ -4,11 +4,11 @@
 |---|---|
 | argument, carried value of a scan | all ways to split it evenly |
 | equation | those of strategies.py; the unsplit one alone if the equation is not known |
-| slice that a scan takes of an array, stack of its results | the split of the slice; the dimension of the steps is whole |
+| slice that a scan takes of an array, stack of its results | that of the slice; the dimension of steps is whole |
 
-Costs are picoseconds of one device: work by roofline, collectives by the links of the mesh, times the steps of scans. An
-edge costs what it takes to move a value from the split in which it is left to the one in which it is read. A result of
-the type of an argument, such as a gradient or a new weight, is left as that argument is split.
+Costs are picoseconds of one device: work by roofline, collectives by the links of the mesh, times the steps of scans.
+An edge costs what it takes to move a value from the split in which it is left to the one in which it is read. A result
+of the type of an argument, such as a gradient or a new weight, is left as that argument is split.
 
 A value takes the bytes of its shard from the equation that writes it to the last one that reads it; arguments and
 results stay. Values that XLA fuses into their readers take none, as `checkpoint/seconds.py` decides, and then their
@@ -331,15 +331,15 @@ class Program:
     def _matrix(self, aval: Any, have: Sequence[Spec], want: Sequence[Spec]) -> np.ndarray:
         """Returns the cost of moving a value from each of some splits to each of others."""
         rows, of_row = np.unique(np.array([str(spec) for spec in have]), return_inverse=True, return_index=True)[1:]
-        columns, of_column = np.unique(np.array([str(spec) for spec in want]), return_inverse=True, return_index=True)[1:]
+        columns, of_column = np.unique(np.array([str(spec) for spec in want]), return_inverse=True, return_index=True)[
+            1:
+        ]
         small = [[self._seconds(aval, have[i], want[j]) / UNIT for j in columns] for i in rows]
         return np.rint(np.array(small)).astype(np.int64)[of_row][:, of_column]
 
     def _seconds(self, aval: Any, have: Spec, want: Spec) -> float:
         steps = (move for move in moves(self.layout, aval, have, want) if move.kind != TAKE)
-        return sum(
-            self._chip.launch_seconds + collective_seconds(self.layout, move.axes, move.bytes) for move in steps
-        )
+        return sum(self._chip.launch_seconds + collective_seconds(self.layout, move.axes, move.bytes) for move in steps)
 
     def _usage(self, node: Node, strategy: Strategy) -> int:
         pairs = zip(node.bytes, strategy.results, strict=True)

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
 from graphrl.xla.checkpoint.collectives import Move, collective_seconds
 from graphrl.xla.checkpoint.equations import KERNELS, is_body
 from graphrl.xla.checkpoint.factors import RULES, Factors
-from graphrl.xla.checkpoint.shards import CONSTRAINTS, Layout, Spec, replicated
+from graphrl.xla.checkpoint.shards import Layout, Spec, replicated
 
 MOST = 96  # strategies of an equation
 # Primitives that factors.py takes for element-wise ones, and whose work is not known.
@@ -150,9 +149,7 @@ def _split_seconds(
 
 def _seconds(work: Work, reads: Sequence[float], writes: Sequence[float], devices: int, chip: Chip) -> float:
     """Estimates seconds by roofline without the launch, which is the same for all strategies."""
-    return max(
-        work.flops / devices / chip.flops_per_second, (sum(reads) + sum(writes)) / chip.bytes_per_second
-    )
+    return max(work.flops / devices / chip.flops_per_second, (sum(reads) + sum(writes)) / chip.bytes_per_second)
 
 
 def _summed(
@@ -180,14 +177,3 @@ def _summed(
             size = sum(layout.bytes(aval, spec) for aval, spec in zip(avals, results, strict=True))
             sums.append(Move("psum", rest, results[0], 2 * size))
         yield tuple(results), tuple(sums)
-
-
-def constrained(equation: Any, spec: Spec) -> list[Strategy]:
-    """Returns the one strategy of a sharding constraint within the function."""
-    assert equation.primitive.name in CONSTRAINTS
-    return [Strategy((spec,), (spec,), 0.0)]
-
-
-def array_traffic(atoms: Sequence[Any], counted: Sequence[bool]) -> tuple[float, ...]:
-    """Returns the bytes of those arrays that are counted, and 0 for the others."""
-    return tuple(float(array_bytes(atom.aval)) * count for atom, count in zip(atoms, counted, strict=True))

@@ -149,10 +149,13 @@ class Sharded(NamedTuple):
         return graphrl.checkpoint(self.loss(undecorated), **{**more, **options})
 
 
-def build(name: str, *, small: bool, chip: str | None) -> Sharded:
-    """Builds a program on eight devices of a kind that are not there, or on jax's devices (None)."""
+def build(name: str, *, small: bool, chip: str | None, **sizes: Any) -> Sharded:
+    """Builds a program on eight devices of a kind that are not there, or on jax's devices (None).
+
+    `sizes` replace sizes of the program.
+    """
     kind = PROGRAMS[name]
-    program = kind.build(**(kind.small if small else kind.full))
+    program = kind.build(**{**(kind.small if small else kind.full), **sizes})
     axes = tuple(kind.mesh)
     abstract = AbstractMesh(tuple(kind.mesh.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
     mesh = concrete_mesh(abstract, chip)

@@ -1,8 +1,9 @@
 """Section `jax`: training steps that `graphrl.shard` splits over eight devices, and the same steps split by hand.
 
-Steps are `value_and_grad` of losses of `reproduce.checkpoint.sharded`, compiled for eight H200 that are not there. By
-hand, the batch and the results of each layer are split over the devices; weights are whole (*data parallel*), split too
-(*fully sharded*), or split by expert (*expert parallel*). graphrl gets the loss without any sharding.
+Steps are `value_and_grad` of losses of `reproduce.checkpoint.sharded`, with fewer layers, compiled for eight H200 that
+are not there. By hand, the batch and the results of each layer are split over the devices; weights are whole (*data
+parallel*), split too (*fully sharded*), or split by expert (*expert parallel*). graphrl gets the loss without any
+sharding.
 """
 
 import functools
@@ -32,6 +33,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 STEPS = {"transformer": SHARDED[0], "mixture of experts": SHARDED[3]}
 BY_HAND = ("data parallel", "fully sharded", "expert parallel")
 FREE, LIMITED = "graphrl", "graphrl, limited"
+DEPTH = 2  # layers
 SHARE = 0.6  # limit of memory, of what data parallel needs
 SECONDS = 30.0  # of graphrl's search
 TRIES = 3  # compilations until XLA's figure keeps the limit
@@ -56,15 +58,21 @@ def from_jax(settings: Settings) -> Iterator[Table]:
             if own is None:
                 continue
             total = _total(own)
-            cells = [step, method, mebibytes(sum(own[kind] for kind in KINDS)), *(mebibytes(own[kind]) for kind in KINDS)]
+            cells = [
+                step,
+                method,
+                mebibytes(sum(own[kind] for kind in KINDS)),
+                *(mebibytes(own[kind]) for kind in KINDS),
+            ]
             cells += [mebibytes(total), "yes" if total <= limit else "no"]
             cells += [mebibytes(own["predicted"]) if own["predicted"] else "-", f"{own['seconds']:.0f}"]
             lines.append(cells)
-        best = min(sum(rows[m][k] for k in KINDS) for m in BY_HAND if m in rows and rows[m])  # type: ignore[index]
+        best = min(sum(rows[m][k] for k in KINDS) for m in BY_HAND if rows.get(m))  # type: ignore[index]
         fewer.append(sum((rows[FREE] or {})[kind] for kind in KINDS) / best)
     how = (
-        f"Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in XLA's module: a ring of n "
-        "devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: arguments, results and "
+        f"Steps of {DEPTH} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in "
+        "XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: "
+        "arguments, results and "
         f"temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. Predicted memory is that of the problem."
     )
     headings = ["step", "split", "sent", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute"]
@@ -102,7 +110,7 @@ def _total(own: Mapping[str, Any]) -> int:
 
 
 def _compiled(step: str, method: str, quick: bool, limit: int | None) -> Figures:
-    sharded, started = build(STEPS[step], small=quick, chip=CHIP), time.perf_counter()
+    sharded, started = build(STEPS[step], small=quick, chip=CHIP, depth=DEPTH), time.perf_counter()
     if method in BY_HAND:
         return _measured(_by_hand(sharded, method), started, 0)
     gradient, memory = jax.value_and_grad(sharded.program.loss(undecorated)), limit

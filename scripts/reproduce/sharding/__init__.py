@@ -1,0 +1,1 @@
+"""Sections of reproduce_sharding.py."""
