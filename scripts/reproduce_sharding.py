@@ -1,17 +1,26 @@
-"""Sharding problems: docs/systems/sharding.md.
+"""Sharding problems of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism, against its public results.
 
-Writes measured.jsonl with a line for each measurement (a stopped run resumes) to --out, and a file for each section to
---results. The section `jax` takes the packages of the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment.
+The instances are not in this repository: download them (google/iopddl on GitHub) and name their folder with --data.
+Searches have the contest's own time limits, with reading the file, on this machine's cores; the contest's machine had
+8 cores. Compilation, once for a machine, is before them.
 
-  JAX_PLATFORMS=cpu python scripts/reproduce_sharding.py --sections jax
+Writes measured.jsonl to --out (a stopped run resumes) and a file for each section to --results. A seed of the ten
+instances of `contest` takes 23 minutes. --processor-time counts the processor's time of one thread, for machines that
+others use at the same time; --share shortens all limits. The section `jax` needs no instances: it takes the packages of
+the extra `gpu-compile`, and JAX_PLATFORMS=cpu in the environment.
+
+  python scripts/reproduce_sharding.py --data iopddl --sections contest --seeds 3
 """
 
 from reproduce import gpu_compile
-from reproduce.launcher import Section, Settings, main
-from reproduce.sharding.from_jax import from_jax
+from reproduce.launcher import Section, main
+from reproduce.sharding import contest, from_jax, parts
+from reproduce.sharding.settings import Settings
 
 SECTIONS = {
-    "jax": Section("Steps from JAX on eight devices, split by graphrl and by hand", from_jax, gpu_compile.missing),
+    "contest": Section("Shardings: the contest's instances", contest.contest),
+    "parts": Section("Shardings: the gain of each part of the search", parts.parts),
+    "jax": Section("Shardings: steps from JAX, split by graphrl and by hand", from_jax.from_jax, gpu_compile.missing),
 }
 
 if __name__ == "__main__":

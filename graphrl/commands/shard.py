@@ -22,7 +22,7 @@ DEFAULT_SECONDS = 60.0
 WRITE_EVERY = 0.5  # least seconds between two writes of --output
 REPORT_EVERY = 5.0  # seconds between two lines of progress, without a terminal
 
-DESCRIPTION = """Choose how each op of a model is split over a mesh of devices: a strategy for every node of a sharding problem.
+DESCRIPTION = """Choose how each op of a model is split over a mesh of devices.
 
 A problem lists for every node the cost and the bytes of each strategy, and for every edge the cost of each pair of
 strategies. The command searches for the least sum of costs with which the bytes never exceed the limit, and proves how

@@ -71,7 +71,7 @@ def price(model: Model, state: State, messages: Messages, multipliers: np.ndarra
 
 
 @entry
-def sweep(model, messages, forward):
+def sweep(model: Model, messages: Messages, forward: bool) -> int:
     """Passes messages from each group to those after it (before it, if not `forward`); returns the scaled bound."""
     groups, bound = len(messages.label), 0
     for q in range(groups):
@@ -116,7 +116,7 @@ def sweep(model, messages, forward):
 
 
 @inlined
-def _send(model, messages, x, k, width):
+def _send(model: Model, messages: Messages, x: int, k: int, width: int) -> int:
     """Sets the message against incidence x by the belief of its group; returns its least, which is taken off."""
     own, across, base, belief = model.own[x], model.across[x], model.base[x], messages.belief
     to, back = messages.offset[messages.opposite[x]], messages.offset[x]

@@ -96,7 +96,7 @@ def start(model: Model, label: np.ndarray, weight: float, seed: int) -> State:
 
 
 @inlined
-def _random(numbers):
+def _random(numbers: np.ndarray) -> float:
     """Next of xorshift64*, as a float in [0, 1)."""
     x = np.uint64(numbers[3])
     x ^= x >> np.uint64(12)
@@ -107,7 +107,7 @@ def _random(numbers):
 
 
 @entry
-def place(model, state):
+def place(model: Model, state: State) -> None:
     """Computes costs and bytes of the labels; keeps them if they are the best so far, else watches the worst time."""
     state.numbers[1] = 0
     for v in range(len(state.label)):
@@ -132,7 +132,7 @@ def place(model, state):
 
 
 @inlined
-def _worst(model, state):
+def _worst(model: Model, state: State) -> bool:
     """True if the labels fit at all times; else the time at which they fail the most is watched."""
     profile, times = state.profile, len(model.room)
     profile[:] = 0
@@ -175,7 +175,9 @@ def _worst(model, state):
 
 
 @entry
-def anneal(model, state, proposals, hot, cold, rise, fall, floor):
+def anneal(
+    model: Model, state: State, proposals: int, hot: float, cold: float, rise: float, fall: float, floor: float
+) -> None:
     """Runs proposals, while the temperature falls from `hot` to `cold` geometrically.
 
     Args:
@@ -221,7 +223,7 @@ def anneal(model, state, proposals, hot, cold, rise, fall, floor):
 
 
 @inlined
-def _move(model, state, v, s):
+def _move(model: Model, state: State, v: int, s: int) -> None:
     """Gives group v strategy s."""
     old, new = model.offset[v] + state.label[v], model.offset[v] + s
     t = state.label[v]
@@ -255,7 +257,9 @@ def scratch_of(model: Model) -> Scratch:
 
 
 @entry
-def blocks(model, state, scratch, rounds, largest, temperature, noise):
+def blocks(
+    model: Model, state: State, scratch: Scratch, rounds: int, largest: int, temperature: float, noise: float
+) -> None:
     """Moves trees of groups at once: each gets its best labels, by dynamic programming, under perturbed costs.
 
     Memory is linear in it: its bytes at watched times, by their weights times a random factor. The tree keeps its new
@@ -290,7 +294,7 @@ def blocks(model, state, scratch, rounds, largest, temperature, noise):
 
 
 @inlined
-def _energy(state):
+def _energy(state: State) -> float:
     energy = float(state.numbers[1])
     for a in range(state.numbers[0]):
         energy += state.weight[a] * max(state.held[a], 0)
@@ -298,7 +302,7 @@ def _energy(state):
 
 
 @inlined
-def _record(model, state):
+def _record(model: Model, state: State) -> None:
     """Keeps the labels if they are feasible and the best so far."""
     if state.numbers[2] >= 0 and state.numbers[1] >= state.numbers[2]:
         return
@@ -312,7 +316,7 @@ def _record(model, state):
 
 
 @inlined
-def _grow(model, state, scratch, size):
+def _grow(model: Model, state: State, scratch: Scratch, size: int) -> int:
     """Grows a random tree without other edges between its groups; `parent` has each one's incidence to its parent."""
     groups = len(state.label)
     block, inside, neighbours = scratch.block, scratch.inside, scratch.neighbours
@@ -348,7 +352,7 @@ def _grow(model, state, scratch, size):
 
 
 @inlined
-def _price(model, state, scratch, count, factor, noise):
+def _price(model: Model, state: State, scratch: Scratch, count: int, factor: float, noise: float) -> None:
     """Costs of the tree's strategies under the labels outside of it, with bytes and noise."""
     theta = scratch.theta
     for y in range(count):
@@ -374,7 +378,7 @@ def _price(model, state, scratch, count, factor, noise):
 
 
 @inlined
-def _origin(model, x, v):
+def _origin(model: Model, x: int, v: int) -> int:
     """Group whose incidence x is."""
     low, high = 0, len(model.first) - 1
     while high - low > 1:
@@ -387,7 +391,7 @@ def _origin(model, x, v):
 
 
 @inlined
-def _choose(model, scratch, count):
+def _choose(model: Model, scratch: Scratch, count: int) -> None:
     """Best labels of the tree: least costs from its leaves to its root, labels back."""
     theta, offset = scratch.theta, model.offset
     for y in range(count - 1, 0, -1):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphrl.compiled import late_entry
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import ProblemError
 from graphrl.files import content, quote_path
 
 PROHIBITIVE = 10**18  # costs from here on are choices that are not there
@@ -147,13 +147,12 @@ def read_problem(path: str | os.PathLike[str]) -> ShardingProblem:
     """
     with content(path) as data:
         try:
-            file = msgspec.json.decode(memoryview(data), type=_File).problem
+            file = msgspec.json.decode(bytes(data), type=_File).problem
             problem = _problem(file, Path(path).name.partition(".")[0])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ProblemError(f"{quote_path(path)} is no sharding problem: {error}") from None
         except ProblemError as error:
             raise ProblemError(f"{quote_path(path)}: {error}") from None
-        del file  # its parts point into the content
     return problem
 
 
@@ -179,7 +178,9 @@ def _problem(file: _Problem, name: str) -> ShardingProblem:
     offset = _offsets(sizes)
     if n and float(np.maximum.reduceat(usage, offset[:-1]).astype(float).sum()) >= UNLIMITED:
         raise ProblemError("nodes.usages add up to more than 2^62 bytes")
-    return ShardingProblem(file.name or name, offset, cost, usage, interval, edges, _offsets(edge_sizes), edge_cost, limit)
+    return ShardingProblem(
+        file.name or name, offset, cost, usage, interval, edges, _offsets(edge_sizes), edge_cost, limit
+    )
 
 
 def _refuse(wrong: np.ndarray, message: str) -> None:

@@ -113,11 +113,12 @@ def _start(problem: ShardingProblem) -> Reduced:
     starts = np.unique(problem.interval[alive, 0])
     ends = np.unique(problem.interval[alive, 1])
     # of the starts between two ends, only the last has all nodes of the others
-    times = starts[np.append(np.searchsorted(ends, starts[1:], "right") > np.searchsorted(ends, starts[:-1], "right"), True)] if len(starts) else starts  # fmt: skip
+    passed = np.searchsorted(ends, starts, "right")
+    times = starts[np.append(passed[1:] > passed[:-1], True)[: len(starts)]]
     span = np.searchsorted(times, problem.interval)
     user = np.flatnonzero(alive & (span[:, 0] < span[:, 1]))
     sizes = problem.sizes
-    usage = problem.usage[np.repeat((alive & (span[:, 0] < span[:, 1])), sizes)]
+    usage = problem.usage[np.repeat(np.isin(np.arange(n), user), sizes)]
     blank = Reduced(
         problem.offset, np.minimum(problem.cost, PROHIBITIVE), problem.edges, problem.edge_offset,
         np.minimum(problem.edge_cost, PROHIBITIVE), user, span[user], offsets(sizes[user]), usage,
@@ -201,9 +202,7 @@ def _merged(reduced: Reduced) -> Reduced:
     return _follow(reduced, place, new_sizes, offsets(table_sizes), table)
 
 
-def _follow(
-    old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray
-) -> Reduced:
+def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray) -> Reduced:
     """The problem in which group v of the old one follows group `place[v]`, which has `sizes[place[v]]` strategies.
 
     The last group of `sizes` has one strategy and becomes the constant.
@@ -304,7 +303,19 @@ def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
 
 
 @entry
-def _unary(off, cost, edges, eoff, ecost, place, new_off, toff, table, new_cost, unary):
+def _unary(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    place: np.ndarray,
+    new_off: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    new_cost: np.ndarray,
+    unary: np.ndarray,
+) -> None:
     """Adds costs of groups to those that they follow; and of edges between followers of one group, or a constant."""
     for v in range(len(place)):
         p = place[v]
@@ -314,36 +325,58 @@ def _unary(off, cost, edges, eoff, ecost, place, new_off, toff, table, new_cost,
     for e in range(len(edges)):
         a, b = edges[e, 0], edges[e, 1]
         p, q = place[a], place[b]
-        k, l, width = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q], off[b + 1] - off[b]
-        if p == q or k == 1 or l == 1:
+        k, m, width = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q], off[b + 1] - off[b]
+        if p == q or k == 1 or m == 1:
             unary[e] = 1
             target = q if k == 1 else p
-            for i in range(max(k, l)):
+            for i in range(max(k, m)):
                 s = table[toff[a] + (0 if k == 1 else i)]
-                t = table[toff[b] + (0 if l == 1 else i)]
+                t = table[toff[b] + (0 if m == 1 else i)]
                 c = new_cost[new_off[target] + i] + ecost[eoff[e] + s * width + t]
                 new_cost[new_off[target] + i] = min(c, 10**18)
 
 
 @entry
-def _matrices(off, edges, eoff, ecost, place, new_off, toff, table, left, number, new_eoff, new_ecost):
+def _matrices(
+    off: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    place: np.ndarray,
+    new_off: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    left: np.ndarray,
+    number: np.ndarray,
+    new_eoff: np.ndarray,
+    new_ecost: np.ndarray,
+) -> None:
     """Adds matrices of edges to those of the new edges."""
     for x in range(len(left)):
         e = left[x]
         a, b = edges[e, 0], edges[e, 1]
         width, base = off[b + 1] - off[b], new_eoff[number[x]]
         p, q = place[a], place[b]
-        k, l = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q]
-        row, column = (l, 1) if p < q else (1, k)
+        k, m = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q]
+        row, column = (m, 1) if p < q else (1, k)
         for i in range(k):
             s = eoff[e] + table[toff[a] + i] * width
-            for j in range(l):
+            for j in range(m):
                 at = base + i * row + j * column
                 new_ecost[at] = min(new_ecost[at] + ecost[s + table[toff[b] + j]], 10**18)
 
 
 @entry
-def _add_usages(user, uoff, usage, toff, table, number, new_uoff, new_usage):
+def _add_usages(
+    user: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    number: np.ndarray,
+    new_uoff: np.ndarray,
+    new_usage: np.ndarray,
+) -> None:
     for u in range(len(user)):
         v, base = user[u], new_uoff[number[u]]
         for i in range(new_uoff[number[u] + 1] - base):
@@ -351,7 +384,16 @@ def _add_usages(user, uoff, usage, toff, table, number, new_uoff, new_usage):
 
 
 @entry
-def _compose(root, full_off, full, place, toff, table, new_off, new_full):
+def _compose(
+    root: np.ndarray,
+    full_off: np.ndarray,
+    full: np.ndarray,
+    place: np.ndarray,
+    toff: np.ndarray,
+    table: np.ndarray,
+    new_off: np.ndarray,
+    new_full: np.ndarray,
+) -> None:
     groups = len(place)
     for v in range(len(root)):
         for i in range(new_off[v + 1] - new_off[v]):
@@ -360,7 +402,7 @@ def _compose(root, full_off, full, place, toff, table, new_off, new_full):
 
 
 @inlined
-def _entry_of(edges, off, eoff, e, v, s, t):
+def _entry_of(edges: np.ndarray, off: np.ndarray, eoff: np.ndarray, e: int, v: int, s: int, t: int) -> int:
     """Index of the cost of edge e if its end v has strategy s and its other end t."""
     b = edges[e, 1]
     width = off[b + 1] - off[b]
@@ -368,16 +410,29 @@ def _entry_of(edges, off, eoff, e, v, s, t):
 
 
 @inlined
-def _takes_less(uoff, usage, uses, v, s, t):
+def _takes_less(uoff: np.ndarray, usage: np.ndarray, uses: np.ndarray, v: int, s: int, t: int) -> bool:
     """True if strategy s of group v takes no more bytes than t at any time."""
-    for u in range(uses[v], uses[v + 1]):
+    for u in range(uses[v], uses[v + 1]):  # noqa: SIM110 (compiled)
         if usage[uoff[u] + s] > usage[uoff[u] + t]:
             return False
     return True
 
 
 @entry
-def _mark(off, cost, edges, eoff, ecost, first, inc, uses, uoff, usage, keep, limits):
+def _mark(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    first: np.ndarray,
+    inc: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    keep: np.ndarray,
+    limits: np.ndarray,
+) -> None:
     """Sets `keep` to 0 for strategies without a partner on an edge, and for dominated ones."""
     for e in range(len(edges)):
         for side in range(2):
@@ -424,7 +479,23 @@ def _mark(off, cost, edges, eoff, ecost, first, inc, uses, uoff, usage, keep, li
 
 
 @inlined
-def _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, prohibitive):
+def _decides(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    e: int,
+    a: int,
+    b: int,
+    leaf: bool,
+    tables: np.ndarray,
+    at: int,
+    prohibitive: int,
+) -> bool:
     """Whether each strategy of group a decides that of group b, which is written to `tables[at:]`."""
     for i in range(off[a + 1] - off[a]):
         best, least = -1, prohibitive
@@ -448,7 +519,23 @@ def _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, ta
 
 
 @entry
-def _merge(off, cost, edges, eoff, ecost, first, inc, uses, uoff, usage, parent, status, tables, start, limits):
+def _merge(
+    off: np.ndarray,
+    cost: np.ndarray,
+    edges: np.ndarray,
+    eoff: np.ndarray,
+    ecost: np.ndarray,
+    first: np.ndarray,
+    inc: np.ndarray,
+    uses: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    parent: np.ndarray,
+    status: np.ndarray,
+    tables: np.ndarray,
+    start: np.ndarray,
+    limits: np.ndarray,
+) -> None:
     """Chooses parents of groups that merge (status 2) into others (status 1), with their tables."""
     at = 0
     for e in range(len(edges)):
@@ -457,25 +544,36 @@ def _merge(off, cost, edges, eoff, ecost, first, inc, uses, uoff, usage, parent,
             if status[b] != 0 or status[a] == 2:
                 continue
             leaf = first[b + 1] - first[b] == 1
-            k, l = off[a + 1] - off[a], off[b + 1] - off[b]
-            if not leaf and k > l:
+            k, m = off[a + 1] - off[a], off[b + 1] - off[b]
+            if not leaf and k > m:
                 grown = 0
                 for x in range(first[b], first[b + 1]):
                     f = inc[x]
                     if f != e:
-                        grown += (eoff[f + 1] - eoff[f]) // l * (k - l)
-                if grown > limits[0] * k * l:
+                        grown += (eoff[f + 1] - eoff[f]) // m * (k - m)
+                if grown > limits[0] * k * m:
                     continue
-            if _decides(
-                off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, limits[1]
-            ):
+            if _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, limits[1]):
                 parent[b], status[b], status[a], start[b] = a, 2, 1, at
                 at += k
                 break
 
 
 @entry
-def _redundant(off, user, span, uoff, usage, room, by_start, by_end, difference, touched, is_touched, keep):
+def _redundant(
+    off: np.ndarray,
+    user: np.ndarray,
+    span: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    room: np.ndarray,
+    by_start: np.ndarray,
+    by_end: np.ndarray,
+    difference: np.ndarray,
+    touched: np.ndarray,
+    is_touched: np.ndarray,
+    keep: np.ndarray,
+) -> None:
     """Sets `keep` to 0 for times at which memory fits if it does at the last time that is kept, or at the next."""
     starts = ends = count = reference = 0
     for time in range(len(room)):
@@ -506,7 +604,18 @@ def _redundant(off, user, span, uoff, usage, room, by_start, by_end, difference,
 
 
 @inlined
-def _change(off, user, uoff, usage, u, sign, difference, touched, is_touched, count):
+def _change(
+    off: np.ndarray,
+    user: np.ndarray,
+    uoff: np.ndarray,
+    usage: np.ndarray,
+    u: int,
+    sign: int,
+    difference: np.ndarray,
+    touched: np.ndarray,
+    is_touched: np.ndarray,
+    count: int,
+) -> int:
     """Adds a usage to the differences of its group, which becomes one of the touched ones; returns their number."""
     v = user[u]
     if not is_touched[v]:

@@ -27,6 +27,7 @@ CHUNK = 0.1  # seconds between two looks at the clock
 DUAL_SHARE = 0.25  # most of the time that the bound takes
 CYCLE = 200  # proposals of the first cycle, per strategy
 GROWTH = 1.3  # of cycles
+PERTURBED = 0.6  # share of cycles that start from labels by messages, not from the best plan
 METHOD = "auto"
 
 
@@ -141,8 +142,9 @@ class _Shared:
         self._started = started
         self.cost: int | None = None
         self.label = np.zeros(0, np.int64)
-        self.bound = reduced.constant + int(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).sum()) if len(reduced.sizes) else 0  # fmt: skip
+        self.bound = reduced.constant  # no cost is below 0
         self.multipliers: dict[int, float] = {}  # by time
+        self.messages: dual.Messages | None = None
         self.stopped = False
         self.error: BaseException | None = None
         self._lock = threading.Lock()
@@ -220,7 +222,9 @@ class _Worker:
         if cost >= 0:
             self.shared.offer(self.state.best, cost + self.shared.reduced.constant)
         best = self.shared.cost
-        self.scale = max(1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant))
+        self.scale = max(
+            1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant)
+        )
         self.per_byte = self.scale / max(1, int(self.model.room.max(initial=1)))
 
     def _cycle(self, proposals: int) -> None:
@@ -232,7 +236,7 @@ class _Worker:
             state.weight[a] = max(1.5 * price, 0.01 * self.per_byte)
         moves.place(self.model, state)
         unit = self.scale / len(state.label)
-        hot, cold = unit * 10 ** self.random.uniform(-1.5, -0.3), unit * 1e-4
+        hot, cold = unit * 10 ** self.random.uniform(-3, -0.3), unit * 1e-4
         started, done = shared.elapsed, 0
         while not shared.done and done < proposals:
             left = (shared.elapsed - started) / max(1e-9, shared.seconds - started)
@@ -244,25 +248,22 @@ class _Worker:
         best = self.shared.cost
         if best is None:
             return
-        perturbed = self.parts.messages and self.number == 0 and self.random.random() < 0.5
-        if perturbed and self.shared.multipliers:
-            self._perturb()
+        if self.shared.messages is not None and self.random.random() < PERTURBED:
+            self._perturb(self.shared.messages)
         else:
             self.state.label[:] = self.shared.label
 
-    def _perturb(self) -> None:
-        """Labels by messages, under noise and with other multipliers."""
-        model, state = self.model, self.state
-        sent = dual.messages_of(model, self.scale)
+    def _perturb(self, sent: dual.Messages) -> None:
+        """Labels by messages, under noise and with other multipliers, from little to much."""
+        model, state, random = self.model, self.state, self.random
+        sent = sent._replace(**{name: getattr(sent, name).copy() for name in ("theta", "message", "belief", "label")})
         prices = np.array([self.shared.multipliers.get(int(time), 0.0) for time in state.watched])
-        dual.price(model, state, sent, prices * 10 ** self.random.uniform(-0.5, 0.5))
-        unit = sent.scale * self.scale / len(state.label) * 10 ** self.random.uniform(-2, 0)
-        sent.theta[:] += np.minimum(unit * self.random.exponential(size=len(sent.theta)), 2.0**50).astype(np.int64)
-        for _ in range(4):
-            if self.shared.done:
-                break
-            dual.sweep(model, sent, True)
-            dual.sweep(model, sent, False)
+        dual.price(model, state, sent, prices * 10 ** (random.uniform(-1, 1) * 10 ** random.uniform(-3, -0.3)))
+        unit = sent.scale * self.scale / len(state.label) * 10 ** random.uniform(-4, 0)
+        sent.theta[:] += np.minimum(unit * random.exponential(size=len(sent.theta)), 2.0**50).astype(np.int64)
+        for forward in (True, False, True, False):
+            if not self.shared.done:
+                dual.sweep(model, sent, forward)
         state.label[:] = sent.label
 
     def _anneal(self, temperature: float) -> int:
@@ -288,7 +289,10 @@ def _factor(wanted: float, taken: float) -> float:
 
 
 class _Ascent:
-    """Subgradient ascent of the dual in the multipliers of memory, with steps by Polyak's rule."""
+    """Subgradient ascent of the dual in the multipliers of memory: Polyak's steps to a target above the best bound.
+
+    The target is `ahead` above it. It comes nearer when the bound does not rise, and is far again once it is very near.
+    """
 
     def __init__(self, worker: _Worker) -> None:
         self.worker, self.model, self.state = worker, worker.model, worker.state
@@ -297,13 +301,13 @@ class _Ascent:
         self.slope = np.zeros(moves.MAX_WATCHED)  # smoothed bytes above the room
         self.best = -math.inf  # bound of the reduced problem
         self.kept = self.multipliers.copy()  # multipliers of the best bound
-        self.step, self.stalled = 1.0, 0
+        self.ahead, self.stalled = 0.5, 0  # share of the cost
 
     def run(self) -> None:
         """Raises the bound until it settles, or its share of the time is over; repairs labels now and then."""
         shared, worker, count = self.worker.shared, self.worker, 0
         end = shared.elapsed + DUAL_SHARE * (shared.seconds - shared.elapsed)
-        while not shared.done and shared.elapsed < end and self.step > 1e-4:
+        while not shared.done and shared.elapsed < end:
             self._ascend()
             count += 1
             if count % 5 == 0:
@@ -312,6 +316,7 @@ class _Ascent:
                 if worker.parts.trees:
                     worker._trees(worker.scale / len(self.state.label) * 1e-3, CHUNK / 2)
                 worker._found()
+        shared.messages = self.messages
 
     def _ascend(self) -> None:
         """One step: messages at the present multipliers, then new ones."""
@@ -328,16 +333,17 @@ class _Ascent:
         held = state.held.copy()
         self.slope = 0.7 * self.slope + 0.3 * held
         self._remember(bound)
-        if bound < self.best - 0.1 * worker.scale:  # the step was far too long
-            self.multipliers, self.step, self.slope, bound = self.kept.copy(), self.step * 0.7, 0.3 * held, self.best
+        scale = worker.scale
+        if bound < self.best - max(2 * self.ahead, 0.05) * scale:  # the step was far too long
+            self.multipliers, self.ahead, self.slope, bound = self.kept.copy(), self.ahead * 0.85, 0.3 * held, self.best
         best = shared.cost - shared.reduced.constant if shared.cost is not None else math.inf
-        target = min(best, self.best + 0.05 * worker.scale)
+        target = min(best, self.best + self.ahead * scale)
         slope = np.where((self.multipliers > 0) | (self.slope > 0), self.slope, 0.0)
-        length = self.step * max(target - bound, 1e-3 * worker.scale) / max(1.0, float(slope @ slope))
+        length = max(target - bound, 1e-4 * scale) / max(1.0, float(slope @ slope))
         self.multipliers = np.maximum(0.0, self.multipliers + length * slope)
 
     def _remember(self, bound: float) -> None:
-        """Keeps the multipliers of the best bound; shortens the steps when it does not rise."""
+        """Keeps the multipliers of the best bound; brings the target nearer when it does not rise."""
         if bound > self.best:
             self.stalled = 0 if bound > self.best + 1e-4 * abs(bound) else self.stalled + 1
             self.best, self.kept = bound, self.multipliers.copy()
@@ -345,8 +351,10 @@ class _Ascent:
             self.worker.shared.multipliers = dict(zip(times, self.kept.tolist(), strict=False))
         else:
             self.stalled += 1
-        if self.stalled > 15:
-            self.step, self.stalled, self.multipliers = self.step * 0.7, 0, self.kept.copy()
+        if self.stalled > 12:
+            self.ahead, self.stalled, self.multipliers = self.ahead * 0.7, 0, self.kept.copy()
+        if self.ahead < 1e-4:
+            self.ahead = 0.1
 
     def _watch(self) -> None:
         """Places the labels; multipliers of times that are no longer watched are 0."""

@@ -1,7 +1,8 @@
 """`graphrl.shard_problem` and `graphrl.shard`: a function, the problem of its shardings, and the function split.
 
 The plan's shardings are written into the function as constraints: each result of an equation is left as its strategy
-says, each operand is read so. XLA's partitioner then inserts the collectives.
+says, each operand is read so. XLA's partitioner then inserts the collectives. Under a limit of memory, a gathered value
+is not kept from the forward to the backward pass: it is gathered again.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, Interconnect, find_chip
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.sharding.search import search
 from graphrl.units import format_bytes, parse_bytes
+from graphrl.xla.checkpoint.collectives import moves
 from graphrl.xla.checkpoint.shards import Layout, Scope, Spec, layout_on
 from graphrl.xla.decorated import function_name
 from graphrl.xla.shard.program import UNIT, Program
@@ -27,6 +29,7 @@ from graphrl.xla.shard.strategies import is_splittable
 from graphrl.xla.topology import chip_here, concrete_mesh
 
 SECONDS = 10.0  # of the search, by default
+FAR = 50  # equations after which a value is gathered again under a limit, rather than kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +127,7 @@ class ShardableFunction:
           ProblemError: it is no plan of the problem.
         """
         plan = self.problem.check(strategies)
-        writer = _Writer(self.program, plan, self._mesh)
+        writer = _Writer(self.program, plan, self._mesh, is_limited=self.problem.limit < UNLIMITED)
         program, scope = self.program, self.program.scope
         flat = core.jaxpr_as_fun(core.ClosedJaxpr(writer.jaxpr(scope), program.closed.consts))
         inputs = [writer.sharding(writer.spec(scope, var), var.aval) for var in scope.jaxpr.invars]
@@ -241,10 +244,14 @@ def shard(
 
 
 class _Writer:
-    """Writes the jaxprs of a program with the shardings of a plan."""
+    """Writes the jaxprs of a program with the shardings of a plan.
 
-    def __init__(self, program: Program, plan: Sequence[int], mesh: Mesh) -> None:
-        self._program, self._plan = program, plan
+    Attributes:
+      is_limited: whether memory is limited.
+    """
+
+    def __init__(self, program: Program, plan: Sequence[int], mesh: Mesh, *, is_limited: bool) -> None:
+        self._program, self._plan, self.is_limited = program, plan, is_limited
         self._layout = dataclasses.replace(program.layout, mesh=mesh)
         self._params: dict[Spec, Any] = {}
 
@@ -279,6 +286,12 @@ class _Writer:
             pairs = zip(old.outvars, self.left(scope), strict=True)
             returned = [body.read(atom, spec, old.eqns[-1]) for atom, spec in pairs]
         return old.replace(eqns=body.equations, outvars=returned)
+
+    def steps(self, aval: Any, have: Spec, want: Spec) -> list[Spec]:
+        """Returns the splits through which an array goes, by one collective each: XLA's partitioner would gather the
+        whole array for some changes that take two.
+        """
+        return [move.spec for move in moves(self._layout, aval, have, want)]
 
     def constraint(self, spec: Spec) -> tuple[Any, dict[str, Any]]:
         """Returns primitive and parameters of a sharding constraint."""
@@ -316,14 +329,16 @@ class _Body:
 
     def __init__(self, writer: _Writer, scope: Scope) -> None:
         self._writer, self._scope = writer, scope
-        self._moved: dict[tuple[Any, Spec], Any] = {}  # variable and how it is split -> variable
+        self._moved: dict[tuple[Any, Spec], tuple[Any, int]] = {}  # variable and split -> variable, and its place
         self.equations: list[Any] = []
 
     def write(self, eqn: Any, reads: Sequence[Spec], params: Mapping[str, Any], *, constrained: bool) -> None:
         """Writes an equation that reads its operands split as given; its results are constrained unless it is a call,
         within which they are already.
         """
-        operands = [self.read(atom, spec, eqn) for atom, spec in zip(eqn.invars, reads, strict=True)]
+        pairs = [*zip(eqn.invars, reads, strict=True)]
+        late = self._late(eqn, [atom for atom, spec in pairs if self._is_old(atom, spec)])
+        operands = [self.read(atom, spec, eqn, late) for atom, spec in pairs]
         results = [
             core.Var(var.aval) if constrained and is_splittable(var.aval) and not isinstance(var, core.DropVar) else var
             for var in eqn.outvars
@@ -333,16 +348,47 @@ class _Body:
             if before is not after:
                 self._constrain(before, after, self._writer.spec(self._scope, after), eqn)
 
-    def read(self, atom: Any, spec: Spec, eqn: Any) -> Any:
-        """Returns a value, split as given, for an equation."""
-        if isinstance(atom, core.Literal) or not is_splittable(atom.aval):
+    def read(self, atom: Any, spec: Spec, eqn: Any, late: Mapping[Any, Any] = {}) -> Any:
+        """Returns a value, split as given, for an equation; `late` has variables to use in place of others."""
+        if isinstance(atom, core.Literal):
             return atom
-        if self._writer.spec(self._scope, atom) == spec:
-            return atom
-        if (atom, spec) not in self._moved:
-            self._moved[atom, spec] = core.Var(atom.aval)
-            self._constrain(atom, self._moved[atom, spec], spec, eqn)
-        return self._moved[atom, spec]
+        before = late.get(atom, atom)
+        for step in self._writer.steps(atom.aval, self._writer.spec(self._scope, atom), spec):
+            after, _ = self._moved.get((atom, step), (None, 0))
+            if after is None or atom in late:
+                after = core.Var(atom.aval)
+                self._moved[atom, step] = after, len(self.equations)
+                self._constrain(before, after, step, eqn)
+            before = after
+        return before
+
+    def _is_old(self, atom: Any, spec: Spec) -> bool:
+        """True if a value was last split so many equations ago, and should not be kept so under a limit of memory."""
+        if isinstance(atom, core.Literal) or (atom, spec) not in self._moved:
+            return False
+        return self._writer.is_limited and len(self.equations) - self._moved[atom, spec][1] > FAR
+
+    def _late(self, eqn: Any, atoms: Sequence[Any]) -> dict[Any, Any]:
+        """Makes variables wait for another operand of an equation; returns variables in place of both.
+
+        XLA would else merge the collectives of several readers into the first, and keep the result.
+        """
+        other = next((a for a in eqn.invars[::-1] if not isinstance(a, core.Literal) and a not in atoms), None)
+        if not atoms or other is None:
+            return {}
+        waiting = [*dict.fromkeys(atoms), other]
+        late = {atom: core.Var(atom.aval) for atom in waiting}
+        (barrier,) = jax.make_jaxpr(jax.lax.optimization_barrier)(1.0).jaxpr.eqns
+        self.equations.append(
+            eqn.replace(
+                primitive=barrier.primitive,
+                params=barrier.params,
+                invars=waiting,
+                outvars=[*late.values()],
+                effects=frozenset(),
+            )
+        )
+        return late
 
     def _constrain(self, before: Any, after: Any, spec: Spec, eqn: Any) -> None:
         primitive, params = self._writer.constraint(spec)

@@ -1,1 +1,1 @@
-"""Sections of reproduce_sharding.py."""
+"""Sections of scripts/reproduce_sharding.py. A section yields tables."""

@@ -1,0 +1,129 @@
+"""Reduction, bounds and search of sharding problems: all agree with trying everything on small ones."""
+
+import dataclasses
+import itertools
+import time
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from shardings import brute_force, random_problem
+
+from graphrl.errors import ProblemError
+from graphrl.sharding import messages as dual
+from graphrl.sharding import moves
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.reduce import Reduced, reduce_problem
+from graphrl.sharding.search import Parts, Report, search
+
+ONE_THREAD: dict[str, Any] = {"workers": 1, "clock": time.process_time}  # on a loaded machine, too
+
+
+def reduced_optimum(problem: ShardingProblem, reduced: Reduced) -> int | None:
+    """The least cost of labels of the reduced problem whose expansion is feasible, which must be those that fit."""
+    best = None
+    for labels in itertools.product(*map(range, reduced.sizes.tolist())):
+        label = np.array(labels, np.int64)
+        cost = reduced.constant + int(reduced.cost[reduced.offset[:-1] + label].sum())
+        for e, (a, b) in enumerate(reduced.edges):
+            cost += int(reduced.edge_cost[reduced.edge_offset[e] + label[a] * reduced.sizes[b] + label[b]])
+        held = np.zeros(len(reduced.room), np.int64)
+        for u, v in enumerate(reduced.user):
+            held[reduced.span[u, 0] : reduced.span[u, 1]] += reduced.usage[reduced.usage_offset[u] + label[v]]
+        expanded = reduced.expand(label)
+        fits = bool((held <= reduced.room).all())
+        assert fits == (problem.peak(expanded) <= problem.limit)
+        if cost < PROHIBITIVE:
+            assert cost == problem.total_cost(expanded)
+            if fits and (best is None or cost < best):
+                best = cost
+    return best
+
+
+@hypothesis.given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3, 0.6]), st.booleans())
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_the_reduction_keeps_the_optimum(seed: int, prohibitive: float, merge: bool) -> None:
+    problem = random_problem(seed, prohibitive=prohibitive)
+    try:
+        reduced = reduce_problem(problem, merge=merge)
+    except ProblemError:
+        assert brute_force(problem) is None
+        return
+    assert reduced_optimum(problem, reduced) == brute_force(problem)
+
+
+def test_forced_nodes_merge() -> None:
+    """A chain of nodes that must have equal strategies is one group, with the intervals of all."""
+    k, n = 3, 20
+    forced = np.where(np.eye(k, dtype=bool), 0, PROHIBITIVE).ravel()
+    starts = np.arange(n)
+    random = np.random.default_rng(0)
+    problem = ShardingProblem(
+        "chain", np.arange(n + 1) * k, random.integers(0, 9, n * k), random.integers(0, 9, n * k),
+        np.stack([starts, starts + 2], 1), np.stack([starts[:-1], starts[1:]], 1), np.arange(n) * k * k,
+        np.tile(forced, n - 1), 14,
+    )  # fmt: skip
+    reduced = reduce_problem(problem)
+    assert len(reduced.sizes) <= 1
+    assert len(reduced.edges) == 0
+    assert problem.total_cost(reduced.expand(np.zeros(len(reduced.sizes), np.int64))) < PROHIBITIVE
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_search_finds_the_optimum(seed: int) -> None:
+    problem = random_problem(seed, nodes=7, prohibitive=0.1)
+    optimum = brute_force(problem)
+    if optimum is None:
+        with pytest.raises(ProblemError):
+            search(problem, 0.1, **ONE_THREAD)
+        return
+    reports: list[Report] = []
+    plan, _ = search(problem, 0.3, **ONE_THREAD, report=reports.append)
+    assert plan.cost == optimum
+    assert plan.bound <= optimum
+    plan.check(problem)
+    costs = [report.cost for report in reports if report.cost is not None]
+    bounds = [report.bound for report in reports]
+    assert costs == sorted(costs, reverse=True)
+    assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("parts", [Parts(reduction=False), Parts(messages=False), Parts(trees=False)])
+def test_parts_can_be_left_out(parts: Parts) -> None:
+    problem = random_problem(0, nodes=7, prohibitive=0.1)
+    assert brute_force(problem) is not None
+    plan, _ = search(problem, 0.3, **ONE_THREAD, parts=parts)
+    assert plan.cost == brute_force(problem)
+
+
+@hypothesis.given(st.integers(0, 2**32 - 1), st.floats(0, 20))
+@hypothesis.settings(max_examples=30, deadline=None)
+def test_any_multipliers_give_a_bound(seed: int, multiplier: float) -> None:
+    problem = random_problem(seed, prohibitive=0.0)
+    optimum = brute_force(problem)
+    reduced = None if optimum is None else reduce_problem(problem)
+    if reduced is None or not len(reduced.sizes):
+        return
+    model = moves.model_of(reduced)
+    state = moves.start(model, np.zeros(len(reduced.sizes), np.int64), 1.0, 0)
+    messages = dual.messages_of(model, 100.0)
+    room = dual.price(model, state, messages, np.full(moves.MAX_WATCHED, multiplier))
+    for forward in (True, False, True, False):
+        bound = dual.sweep(model, messages, forward) - room
+        assert reduced.constant - (-bound // messages.scale) <= optimum
+
+
+def test_the_bound_of_a_tree_is_its_optimum() -> None:
+    problem = random_problem(5, nodes=6, prohibitive=0.0)
+    tree = dataclasses.replace(problem, limit=2**40, edges=problem.edges[:5], edge_offset=problem.edge_offset[:6])
+    reduced = reduce_problem(tree, merge=False)
+    model = moves.model_of(reduced)
+    messages = dual.messages_of(model, 100.0)
+    state = moves.start(model, np.zeros(len(reduced.sizes), np.int64), 1.0, 0)
+    dual.price(model, state, messages, np.zeros(moves.MAX_WATCHED))
+    for _ in range(20):
+        dual.sweep(model, messages, True)
+        bound = dual.sweep(model, messages, False)
+    assert reduced.constant - (-bound // messages.scale) == brute_force(tree)
