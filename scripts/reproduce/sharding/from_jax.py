@@ -24,10 +24,10 @@ from graphrl.xla.topology import compile_for
 from reproduce.checkpoint.measured import CHIP, SHARDED
 from reproduce.checkpoint.sharded import DEVICES, PROGRAMS, Sharded, build, fully
 from reproduce.gpu_compile import memory_of
-from reproduce.launcher import Settings
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models.losses import undecorated
 from reproduce.results import Table
+from reproduce.sharding.settings import Settings
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 STEPS = {"transformer": SHARDED[0], "mixture of experts": SHARDED[3]}
@@ -47,42 +47,39 @@ _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 
 def from_jax(settings: Settings) -> Iterator[Table]:
     """Yields the table of bytes that a device sends and of its memory, for each step and way to split it."""
-    lines, fewer = [], []
+    lines, kept, shares = [], 0, []
     for step in STEPS:
-        rows = {method: _figures(settings, step, method) for method in _methods(step)}
-        whole = rows[BY_HAND[0]]
-        if whole is None:
-            raise GraphrlError(f"{step}: the data-parallel step was not measured")
-        limit = _limit(whole)
-        for method, own in rows.items():
-            if own is None:
-                continue
-            total = _total(own)
-            cells = [
-                step,
-                method,
-                mebibytes(sum(own[kind] for kind in KINDS)),
-                *(mebibytes(own[kind]) for kind in KINDS),
-            ]
-            cells += [mebibytes(total), "yes" if total <= limit else "no"]
-            cells += [mebibytes(own["predicted"]) if own["predicted"] else "-", f"{own['seconds']:.0f}"]
-            lines.append(cells)
-        best = min(sum(rows[m][k] for k in KINDS) for m in BY_HAND if rows.get(m))  # type: ignore[index]
-        fewer.append(sum((rows[FREE] or {})[kind] for kind in KINDS) / best)
+        rows = {method: own for method in _methods(step) if (own := _figures(settings, step, method)) is not None}
+        if missing := {BY_HAND[0], FREE, LIMITED} - {*rows}:
+            raise GraphrlError(f"{step}: {min(missing)} was not measured")
+        limit = _limit(rows[BY_HAND[0]])
+        lines += [_line(step, method, own, limit) for method, own in rows.items()]
+        kept += _total(rows[LIMITED]) <= limit
+        shares.append(_sent(rows[FREE]) / min(_sent(rows[method]) for method in BY_HAND if method in rows))
     how = (
         f"Steps of {DEPTH} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in "
         "XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: "
-        "arguments, results and "
-        f"temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. Predicted memory is that of the problem."
+        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. Predicted memory is "
+        "that of the problem."
     )
-    headings = ["step", "split", "sent", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute"]
-    headings += ["memory", "within the limit", "predicted", "planning and compiling, s"]
+    headings = ["step", "split", "sent", *KINDS, "memory", "within the limit", "predicted", "planning and compiling, s"]
     summary = (
-        "Without a limit graphrl's steps send "
-        + " and ".join(ratio(each) for each in fewer)
-        + f" of the bytes of the best split by hand ({', '.join(STEPS)})."
+        f"Without a limit a device sends {' and '.join(map(ratio, shares))} of the bytes of the best split by hand "
+        f"({' and '.join(STEPS)}); {kept} of {len(STEPS)} limits of memory are kept, which data parallel exceeds."
     )
     yield settings.measurements.table("Steps from JAX", how, markdown(headings, lines), summary=summary)
+
+
+def _line(step: str, method: str, own: Figures, limit: int) -> list[str]:
+    predicted = mebibytes(own["predicted"]) if own["predicted"] else "-"
+    return [
+        step, method, mebibytes(_sent(own)), *(mebibytes(own[kind]) for kind in KINDS), mebibytes(_total(own)),
+        "yes" if _total(own) <= limit else "no", predicted, f"{own['seconds']:.0f}",
+    ]  # fmt: skip
+
+
+def _sent(own: Figures) -> float:
+    return float(sum(own[kind] for kind in KINDS))
 
 
 def _methods(step: str) -> tuple[str, ...]:
