@@ -127,7 +127,7 @@ class ShardableFunction:
           ProblemError: it is no plan of the problem.
         """
         plan = self.problem.check(strategies)
-        writer = _Writer(self.program, plan, self._mesh, is_limited=self.problem.limit < UNLIMITED)
+        writer = _Writer(self.program, plan.tolist(), self._mesh, is_limited=self.problem.limit < UNLIMITED)
         program, scope = self.program, self.program.scope
         flat = core.jaxpr_as_fun(core.ClosedJaxpr(writer.jaxpr(scope), program.closed.consts))
         inputs = [writer.sharding(writer.spec(scope, var), var.aval) for var in scope.jaxpr.invars]

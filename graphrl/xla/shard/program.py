@@ -18,7 +18,7 @@ operands are read where they would be. Operands that are gathered for one equati
 import dataclasses
 import functools
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
+from jax.sharding import NamedSharding
 
 from graphrl.graphs.readers.jaxpr.flatten import called
 from graphrl.graphs.readers.jaxpr.work import (
@@ -134,7 +135,7 @@ class Program:
 
     def collectives(self, plan: Sequence[int]) -> dict[str, float]:
         """Returns the bytes that one device sends by each kind of collective, under the strategies of a plan."""
-        sent: Counter[str] = Counter()
+        sent: defaultdict[str, float] = defaultdict(float)
 
         def count(steps: Iterable[Move], trips: int) -> None:
             for move in steps:
@@ -219,9 +220,8 @@ class Program:
         reads = [Read(key, trips) for key in self._keys(eqn.invars, scope)]
         results = [(scope.keys[var], var.aval) for var in eqn.outvars]
         work = self._work(eqn, reads)
-        sharding = eqn.params.get("sharding") if eqn.primitive.name in CONSTRAINTS else None
-        if hasattr(sharding, "spec"):
-            spec = spec_of(sharding.spec, len(avals[0].shape))
+        spec = self._constraint(eqn)
+        if spec is not None:
             options = [Strategy((spec,), (spec,), 0.0)]
         elif place in scope.ops and is_known(eqn):
             factors = scope.ops[place].factors
@@ -231,6 +231,14 @@ class Program:
             options = [unsplit(avals, len(reads), work, self._chip)]
         number = self._add(eqn.primitive.name, reads, results, options, trips, id(eqn) in self._written)
         self.wanted[id(scope), place] = [(number, k) for k in range(len(reads))]
+
+    def _constraint(self, eqn: Any) -> Spec | None:
+        """Returns the split that a constraint within the function asks for; None for others, and for other meshes."""
+        sharding = eqn.params.get("sharding") if eqn.primitive.name in CONSTRAINTS else None
+        if not isinstance(sharding, NamedSharding):
+            return None
+        spec = spec_of(sharding.spec, len(eqn.outvars[0].aval.shape))
+        return spec if {*itertools.chain(*spec)} <= {*self.layout.sizes} else None
 
     def _work(self, eqn: Any, reads: Sequence[Read]) -> Work:
         """Returns the work of an equation: of fused ones, only what is in memory is read and written."""
@@ -286,7 +294,7 @@ class Program:
         self.wanted[id(scope), place] = wanted
         self._walk(inner, steps)
         self._time += 1
-        leaving = [(node[0], 1) for node in wanted[consts : consts + carried] if node]
+        leaving: list[tuple[int, int] | None] = [(node[0], 1) for node in wanted[consts : consts + carried] if node]
         for key, var, out in zip(outputs[carried:], eqn.outvars[carried:], inner.jaxpr.outvars[carried:], strict=True):
             options = [Strategy((spec,), (((), *spec),), 0.0) for spec in specs(out.aval, self.layout)]
             node = self._add("stack", [Read(key, steps)], [(scope.keys[var], var.aval)], options, trips)

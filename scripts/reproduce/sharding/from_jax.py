@@ -9,7 +9,6 @@ sharding.
 import functools
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -145,7 +144,7 @@ def _measured(compiled: Any, started: float, predicted: int) -> Figures:
 
 def sent(module: str) -> dict[str, float]:
     """Returns the bytes that one device sends by each kind of collective of an HLO module; loops count once."""
-    total: Counter[str] = Counter()
+    total = dict.fromkeys(KINDS, 0.0)
     for line in module.splitlines():
         match = _COLLECTIVE.search(line)
         if match is None:
@@ -157,7 +156,7 @@ def sent(module: str) -> dict[str, float]:
         size = sum(arrays) * (devices if kind == "reduce-scatter" else 1)
         part = 1.0 if kind == "collective-permute" else (devices - 1) / devices
         total[kind] += size * part * (2 if kind == "all-reduce" else 1)
-    return {kind: float(total[kind]) for kind in KINDS}
+    return total
 
 
 def _group(line: str) -> int:
