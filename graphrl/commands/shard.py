@@ -81,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         plan.save(args.output)
         written.append(args.output)
     if args.plot is not None:
-        plan.plot(problem, args.plot)
+        from graphrl.sharding.picture import plot
+
+        plot(problem, plan, args.plot)
         written.append(args.plot)
     _print(args, problem, plan, reduced, written)
     return 0

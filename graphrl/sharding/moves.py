@@ -253,7 +253,8 @@ class Scratch(NamedTuple):
 def scratch_of(model: Model) -> Scratch:
     """Returns working arrays for `blocks`."""
     groups = len(model.offset) - 1
-    return Scratch(*(np.zeros(groups, np.int64) for _ in range(5)), np.zeros(len(model.cost)))
+    arrays = {name: np.zeros(groups, np.int64) for name in Scratch._fields[:-1]}
+    return Scratch(**arrays, theta=np.zeros(len(model.cost)))
 
 
 @entry

@@ -1,13 +1,15 @@
 """A sharding plan as a picture: memory over time against the limit, costs along the nodes, and the dearest of them."""
 
+import os
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
-from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
+from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading, write_figure
 from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import ShardingProblem
+from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.units import byte_unit, format_bytes
 
 BINS = 240  # bars of the costs along the nodes
@@ -15,33 +17,39 @@ LISTED = 14  # dearest nodes and edges
 NODE, EDGE = COLOURS[4], COLOURS[1]
 
 
-def sharding_figure(problem: ShardingProblem, plan: ShardingPlan) -> Picture:
-    """Draws the picture of a plan of this problem."""
+def plot(problem: ShardingProblem, plan: ShardingPlan, path: str | os.PathLike[str]) -> Picture:
+    """Draws memory over time against the limit, and the costs of nodes and edges; saves the picture.
+
+    Raises:
+      GraphrlError: the file cannot be written, or its ending is not .png, .svg or .pdf.
+    """
+    strategies = np.array(plan.strategies, np.int64)
     figure = Picture(figsize=(WIDTH, 8.2), dpi=DPI, layout="constrained")
     memory, along, dearest = figure.subplots(3, 1, height_ratios=[2.6, 2.2, 2.6])
-    strategies = np.array(plan.strategies, np.int64)
     node, edge = problem.costs(strategies)
-    _draw_memory(memory, problem, plan, strategies)
+    _draw_memory(memory, problem, strategies)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
-    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:.2f}%)"
-    facts = [f"cost {plan.cost:,}", gap, f"{len(node):,} nodes, {len(edge):,} edges", f"{plan.seconds:.0f} s"]
-    draw_heading(memory, plan.problem, plan.method, facts, above=6)
+    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:,.2f}%)"
+    facts = [f"cost {plan.cost:,}", gap, f"{plan.seconds:.0f} s", f"{len(node):,} nodes, {len(edge):,} edges"]
+    draw_heading(memory, problem.name, plan.method, facts, above=14)
+    write_figure(figure, path)
     return figure
 
 
-def _draw_memory(axes: Axes, problem: ShardingProblem, plan: ShardingPlan, strategies: np.ndarray) -> None:
-    held = problem.memory(strategies)
-    scale, unit = byte_unit(max(1, plan.limit or plan.peak_bytes))
-    if len(held) > 1:
-        axes.stairs(held[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)
+def _draw_memory(axes: Axes, problem: ShardingProblem, strategies: np.ndarray) -> None:
+    used, peak = problem.memory(strategies), problem.peak(strategies)
+    limit = None if problem.limit == UNLIMITED else problem.limit
+    scale, unit = byte_unit(max(1, limit or peak))
+    if len(used) > 1:
+        axes.stairs(used[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)
         axes.set_xlim(problem.times[0], problem.times[-1])
-    peak = f"peak {format_bytes(plan.peak_bytes)}"
-    if plan.limit is not None:
-        axes.axhline(plan.limit / scale, color=LIMIT, linewidth=1.2)
-        peak += f", {100 * plan.peak_bytes / max(1, plan.limit):.2f}% of the limit (line) of {format_bytes(plan.limit)}"
-    axes.set_ylim(0, 1.12 * max(1, plan.peak_bytes, plan.limit or 0) / scale)
-    _finish(axes, f"memory over time: {peak}", unit)
+    text = f"peak {format_bytes(peak)}"
+    if limit is not None:
+        axes.axhline(limit / scale, color=LIMIT, linewidth=1.2)
+        text += f", {100 * peak / max(1, limit):.2f}% of the limit (line) of {format_bytes(limit)}"
+    axes.set_ylim(0, 1.12 * max(1, peak, limit or 0) / scale)
+    _finish(axes, f"memory over time: {text}", unit)
     axes.set_xlabel("time", color=TEXT, fontsize=8.5)
 
 
@@ -51,6 +59,8 @@ def _draw_along(axes: Axes, problem: ShardingProblem, node: np.ndarray, edge: np
     bounds = np.linspace(0, n, min(n, BINS) + 1)
     of_nodes = np.histogram(np.arange(n), bounds, weights=node.astype(float))[0]
     of_edges = np.histogram(problem.edges.max(1, initial=0), bounds, weights=edge.astype(float))[0]
+    scale, unit = _unit(float((of_nodes + of_edges).max(initial=0)))
+    of_nodes, of_edges = of_nodes / scale, of_edges / scale
     axes.stairs(of_nodes, bounds, fill=True, color=NODE, linewidth=0, label=f"nodes, {int(node.sum()):,}")
     axes.stairs(
         of_nodes + of_edges, bounds, baseline=of_nodes, fill=True, color=EDGE, linewidth=0,
@@ -60,7 +70,7 @@ def _draw_along(axes: Axes, problem: ShardingProblem, node: np.ndarray, edge: np
     axes.set_ylim(0, None)
     axes.set_xlabel("nodes, in the file's order", color=TEXT, fontsize=8.5)
     axes.legend(loc="upper right", frameon=False, fontsize=8)
-    _finish(axes, "cost along the nodes; edges at their later node", "cost")
+    _finish(axes, "cost along the nodes; edges at their later node", unit)
 
 
 def _draw_dearest(
@@ -77,17 +87,28 @@ def _draw_dearest(
             a, b = problem.edges[item - len(node)].tolist()
             names.append(f"edge {a} - {b}, strategies {strategies[a]} and {strategies[b]}")
     rows = np.arange(len(top))
-    axes.barh(rows, cost[top].astype(float), color=np.where(top < len(node), NODE, EDGE), height=0.7)
+    scale, unit = _unit(float(cost.max(initial=0)))
+    axes.barh(rows, cost[top] / scale, color=np.where(top < len(node), NODE, EDGE), height=0.7)
     axes.set_yticks(rows, names, fontsize=7.5)
     axes.set_ylim(len(top) - 0.4, -0.6)
+    axes.set_xlabel(unit, color=TEXT, fontsize=8.5)
     share = cost[top].sum() / max(1, cost.sum())
     _finish(axes, f"dearest nodes and edges, {100 * share:.0f}% of the cost", "")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
 
 
+def _unit(largest: float) -> tuple[float, str]:
+    """Unit of an axis of costs, a power of 1,000, and its label."""
+    power = 3 * int(np.log10(max(1.0, largest)) // 3)
+    return 10.0**power, f"cost, 1e{power}" if power else "cost"
+
+
 def _finish(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title, loc="left", fontsize=9, color=TEXT)
+    axes.annotate(
+        title, (0, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", fontsize=9, color=TEXT,
+        parse_math=False,
+    )  # fmt: skip
     axes.set_ylabel(unit, color=TEXT, fontsize=8.5)
     if unit:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 4, 5, 10]))

@@ -7,14 +7,11 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphrl.errors import PlanError, ProblemError
 from graphrl.files import read_document, write_atomically
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-
-if TYPE_CHECKING:
-    from graphrl.plan.plot import Picture
 
 FORMAT, VERSION = "graphrl-sharding", 1
 
@@ -70,19 +67,6 @@ class ShardingPlan:
                 raise PlanError(f"{key} is stated as {getattr(self, key)}: it is {value}")
         if self.peak_bytes > problem.limit:
             raise PlanError(f"the plan takes {self.peak_bytes} bytes: the limit is {problem.limit}")
-
-    def plot(self, problem: ShardingProblem, path: str | os.PathLike[str]) -> "Picture":
-        """Draws memory over time against the limit, and the costs of nodes and edges; saves the picture.
-
-        Raises:
-          GraphrlError: the file cannot be written, or its ending is not .png, .svg or .pdf.
-        """
-        from graphrl.plan.plot import write_figure
-        from graphrl.sharding.picture import sharding_figure
-
-        figure = sharding_figure(problem, self)
-        write_figure(figure, path)
-        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Converts the plan to a JSON object of the file's format."""

@@ -173,7 +173,7 @@ def _problem(file: _Problem, name: str) -> ShardingProblem:
     _refuse(usage_sizes != sizes, "nodes.usages[{0}] has not as many items as nodes.costs[{0}]")
     if len(edges) != len(edge_sizes):
         raise ProblemError(f"edges.costs has {len(edge_sizes):,} items: must have one for each of {len(edges):,} edges")
-    _refuse((edges >= n).any(1), f"edges.nodes[{{0}}] has a node that is not there: nodes are 0 to {n - 1}")
+    _refuse(edges.max(1, initial=0) >= n, f"edges.nodes[{{0}}] has a node that is not there: nodes are 0 to {n - 1}")
     _refuse(sizes[edges].prod(1) != edge_sizes, "edges.costs[{0}] must have a cost for each pair of strategies")
     offset = _offsets(sizes)
     if n and float(np.maximum.reduceat(usage, offset[:-1]).astype(float).sum()) >= UNLIMITED:
