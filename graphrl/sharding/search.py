@@ -28,6 +28,7 @@ CHUNK = 0.1  # seconds between two looks at the clock
 DUAL_SHARE = 0.25  # most of the time that the bound takes
 CYCLE = 200  # proposals of the first cycle, per strategy
 GROWTH = 1.03  # of cycles
+FIRST = 5  # chunks that a search without a plan has in any case
 PERTURBED = 0.6  # share of cycles that start from labels by messages, not from the best plan
 METHOD = "auto"
 
@@ -209,6 +210,9 @@ class _Worker:
         """Searches until the time is over."""
         try:
             self._found()
+            for _ in range(FIRST):  # also if reading and reducing took all the time
+                if self.shared.cost is None:
+                    self._anneal(self.scale / len(self.state.label) * 1e-3)
             if self.number == 0 and self.parts.messages:
                 _Ascent(self).run()
             cycle = CYCLE * len(self.model.cost)

@@ -16,11 +16,12 @@ from graphrl.sharding.search import Report, search
 
 def test_a_problem_is_solved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, path, picture = write(tmp_path / "tiny.json.gz", TINY), tmp_path / "plan.json", tmp_path / "plan.svg"
-    command = ["shard", str(source), "--seconds", "20", "--output", str(path), "--plot", str(picture)]
+    command = ["shard", str(source), "--seconds", "2", "--output", str(path), "--plot", str(picture)]
     assert main([*command, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     problem = read_problem(source)
-    assert printed["cost"] == printed["bound"] == brute_force(problem) == 5
+    assert printed["cost"] == brute_force(problem) == 6
+    assert printed["bound"] == 3  # the bound may share a strategy's bytes
     assert printed["written"] == [str(path), str(picture)]
     assert printed["sizes"]["problem"]["nodes"] == 2
     plan = ShardingPlan.load(path)
@@ -29,7 +30,7 @@ def test_a_problem_is_solved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command[:4], "--contest"]) == 0
     assert json.loads(capsys.readouterr().out) == plan.strategies
     assert main(command[:4]) == 0
-    assert "lower bound  5: optimal" in capsys.readouterr().out
+    assert "lower bound  3: the cost is at most 100.00% above the optimum" in capsys.readouterr().out
 
 
 def test_the_best_plan_so_far_is_in_the_file(tmp_path: Path) -> None:
