@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from processes import run_python
+from reproduce.sharding.from_jax import sent
 
 import graphrl
 from graphrl.errors import ProblemError
@@ -179,3 +180,17 @@ def test_wrong_input_is_refused_in_one_line(mesh: Any, options: Any, message: st
 def test_a_limit_that_nothing_fits_is_refused() -> None:
     with pytest.raises(ProblemError):
         graphrl.shard(jnp.sin, MESH, shape(4, 4), memory=16, seconds=0.2)
+
+
+def test_bytes_of_collectives_are_read_from_modules() -> None:
+    module = """
+  %all-reduce.1 = (f32[16,2]{1,0}, f32[4]{0}) all-reduce(%a, %b), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
+  %gather = (bf16[2,8]{1,0}, bf16[16,8]{1,0}) all-gather-start(%c), replica_groups=[1,8]<=[8], dimensions={0}
+  %done = bf16[16,8]{1,0} all-gather-done(%gather)
+  ROOT %scatter = f32[2,8]{1,0} reduce-scatter(%d), replica_groups=[1,8]<=[8], dimensions={0}, to_apply=%add
+  %exchange = f32[2,8]{1,0} all-to-all(%e), replica_groups=[4,2]<=[8], dimensions={1}
+"""
+    assert sent(module) == {
+        "all-reduce": 2 * 4 * (32 + 4) * 3 / 4, "all-gather": 2 * 128 * 7 / 8, "reduce-scatter": 4 * 128 * 7 / 8,
+        "all-to-all": 4 * 16 / 2, "collective-permute": 0.0,
+    }  # fmt: skip

@@ -33,7 +33,7 @@ STEPS = {"transformer": SHARDED[0], "mixture of experts": SHARDED[3]}
 BY_HAND = ("data parallel", "fully sharded", "expert parallel")
 FREE, LIMITED = "graphrl", "graphrl, limited"
 DEPTH = 2  # layers
-SHARE = 0.6  # limit of memory, of what data parallel needs
+SHARE = 0.85  # limit of memory, of what data parallel needs
 SECONDS = 30.0  # of graphrl's search
 TRIES = 3  # compilations until XLA's figure keeps the limit
 BITS = {"pred": 8, "bf16": 16, "f16": 16, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f64": 64, "s64": 64, "u64": 64}
@@ -93,7 +93,7 @@ def _figures(settings: Settings, step: str, method: str) -> Figures | None:
         if whole is None:
             return None
         limit = _limit(whole)
-    key = {"what": "jax", "step": step, "method": method, "quick": settings.quick}
+    key = {"what": "jax", "step": step, "method": method, "quick": settings.quick, "limit": limit}
     return settings.measurements.get(key, functools.partial(_compiled, step, method, settings.quick, limit))
 
 
