@@ -313,7 +313,7 @@ class _Ascent:
         """Raises the bound until it settles, or its share of the time is over; repairs labels now and then."""
         shared, worker, count = self.worker.shared, self.worker, 0
         end = shared.elapsed + DUAL_SHARE * (shared.seconds - shared.elapsed)
-        while not shared.done and shared.elapsed < end:
+        while count == 0 or (not shared.done and shared.elapsed < end):
             self._ascend()
             count += 1
             if count % 5 == 0:

@@ -35,7 +35,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path not in RESULTS),
 ]
-FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEXTS = {path: path.read_text(encoding="utf-8") for path in [*PAGES, *RESULTS]}
 # Split, so that this file does not match its own pattern.
 CITATIONS = re.compile("|".join(("DES" + "IGN", "fac" + "ts/", "pap" + "ers/", r"\bissue" + r" #?\d")))

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from graphrl.compare.report import markdown
-from reproduce.measurements import Figures, ratio
+from reproduce.measurements import Figures
 from reproduce.results import Table
 from reproduce.sharding.settings import RESULTS, Settings
 
@@ -51,7 +51,8 @@ def _line(settings: Settings, name: str, runs: list[Figures], cost: float, point
     result, bound = RESULTS[name], max(run["bound"] for run in runs)
     return [
         name, f"{runs[0]['nodes']:,}", f"{runs[0]['reduced_nodes']:,}", f"{60 * result.minutes * settings.share:g}",
-        f"{result.best:,}", f"{cost:,.0f}", f"{cost / result.best:.4f}", f"{points:.4f}", ratio(result.xla),
+        f"{result.best:,}", f"{cost:,.0f}", f"{cost / result.best:.4f}", f"{points:.4f}",
+        "-" if result.xla is None else f"{result.xla:.3f}",
         f"{bound / result.best:.4f}", f"{result.bound:.3f}", f"{100 * (cost / bound - 1):.2f}%",
         f"{max(run['peak'] for run in runs):.4f}",
     ]  # fmt: skip
