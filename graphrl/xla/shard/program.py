@@ -155,9 +155,11 @@ class Program:
     # Nodes.
 
     def _list(self) -> None:
+        """Adds the nodes of arguments and equations, and ties arguments to the results of their type."""
         jaxpr = self.closed.jaxpr
+        constants = {*jaxpr.constvars}
         for var in (*jaxpr.constvars, *jaxpr.invars):
-            own = specs(var.aval, self.layout) if var in jaxpr.invars else [replicated(var.aval)]
+            own = [replicated(var.aval)] if var in constants else specs(var.aval, self.layout)
             self._add("argument", [], [(self.scope.keys[var], var.aval)], [Strategy((s,), (s,), 0.0) for s in own])
         self._time += 1
         self._walk(self.scope, 1)

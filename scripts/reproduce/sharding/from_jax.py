@@ -35,6 +35,7 @@ FREE, LIMITED = "graphrl", "graphrl, limited"
 DEPTH = 2  # layers
 SHARE = 0.9  # limit of memory, of what data parallel needs
 SECONDS = 30.0  # of graphrl's search
+MARGIN = 0.97  # of the limit, for the next try
 TRIES = 3  # compilations until XLA's figure keeps the limit
 BITS = {"pred": 8, "bf16": 16, "f16": 16, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f64": 64, "s64": 64, "u64": 64}
 _COLLECTIVE = re.compile(
@@ -58,8 +59,8 @@ def from_jax(settings: Settings) -> Iterator[Table]:
     how = (
         f"Steps of {DEPTH} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in "
         "XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: "
-        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. Predicted memory is "
-        "that of the problem."
+        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. If XLA's figure exceeds it, "
+        f"graphrl gets a lower one, up to {TRIES} times in all. Predicted memory is that of the problem."
     )
     headings = ["step", "split", "sent", *KINDS, "memory", "within the limit", "predicted", "planning and compiling, s"]
     summary = (
@@ -123,7 +124,7 @@ def _compiled(step: str, method: str, quick: bool, limit: int | None) -> Figures
         figures = _measured(compile_for(own.jitted, *args), started, own.report.peak_bytes)
         if limit is None or memory is None or _total(figures) <= limit:
             break
-        memory = int(min(memory, own.report.peak_bytes) * limit / _total(figures))
+        memory = int(MARGIN * min(memory, own.report.peak_bytes) * limit / _total(figures))
     if figures is None:
         raise GraphrlError(f"{step}: no plan fits into {limit:,} bytes")
     return figures
