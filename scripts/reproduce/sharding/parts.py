@@ -24,4 +24,5 @@ def parts(settings: Settings) -> Iterator[Table]:
             )
         lines.append([name, *cells])
     how = "Cost over the best team's, mean over the seeds. `no messages`: without the dual's labels and multipliers."
-    yield settings.measurements.table("Parts", how, markdown(["instance", *PARTS], lines))
+    summary = "Cost over the best team's by instance, without one part at a time."
+    yield settings.measurements.table("Parts", how, markdown(["instance", *PARTS], lines), summary=summary)
