@@ -59,8 +59,8 @@ def from_jax(settings: Settings) -> Iterator[Table]:
     how = (
         f"Steps of {DEPTH} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in "
         "XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: "
-        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. If XLA's figure exceeds it, "
-        f"graphrl gets a lower one, up to {TRIES} times in all. Predicted memory is that of the problem."
+        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. If XLA's figure "
+        f"exceeds it, graphrl gets a lower one, up to {TRIES} times in all. Predicted memory is that of the problem."
     )
     headings = ["step", "split", "sent", *KINDS, "memory", "within the limit", "predicted", "planning and compiling, s"]
     summary = (
