@@ -8,7 +8,7 @@ train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the lea
 loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
 print(graphrl.explain(train_step, state, batch))  # why it needs its memory, by line, and what would help
 train_step = graphrl.fit(train_step, state, batch, memory="80GiB")  # the whole step within the memory, by XLA's figure
-train_step = graphrl.shard(train_step, mesh, state, batch)  # jax.jit over the devices of a mesh, with automatic shardings
+train_step = graphrl.shard(train_step, mesh, state, batch)  # jax.jit over a mesh, with automatic shardings
 """
 
 from typing import TYPE_CHECKING, Any
