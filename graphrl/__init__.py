@@ -8,6 +8,7 @@ train_step = graphrl.jit(train_step)  # jax.jit, in the order that needs the lea
 loss = graphrl.checkpoint(loss, budget="12GiB")  # jax.checkpoint with an automatic choice of the values to keep
 print(graphrl.explain(train_step, state, batch))  # why it needs its memory, by line, and what would help
 train_step = graphrl.fit(train_step, state, batch, memory="80GiB")  # the whole step within the memory, by XLA's figure
+train_step = graphrl.shard(train_step, mesh, state, batch)  # jax.jit over a mesh, with automatic shardings
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from graphrl.xla.explain.report import Explanation
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
     from graphrl.xla.report import Report
+    from graphrl.xla.shard.function import ShardableFunction, ShardedFunction, ShardReport, shard, shard_problem
 
 __all__ = [
     "Budget",
@@ -62,6 +64,9 @@ __all__ = [
     "Progress",
     "ReadLimits",
     "Report",
+    "ShardReport",
+    "ShardableFunction",
+    "ShardedFunction",
     "Tensor",
     "TransferStep",
     "checkpoint",
@@ -75,6 +80,8 @@ __all__ = [
     "optimize",
     "optimize_batch",
     "read_graph",
+    "shard",
+    "shard_problem",
     "write_json",
 ]
 
@@ -88,6 +95,9 @@ _LAZY = {  # modules that import jax, which takes a second
     "FittedFunction": "graphrl.xla.checkpoint.fit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",
+    "ShardReport": "graphrl.xla.shard.function",
+    "ShardableFunction": "graphrl.xla.shard.function",
+    "ShardedFunction": "graphrl.xla.shard.function",
     "checkpoint": "graphrl.xla.checkpoint.function",
     "checkpoint_curve": "graphrl.xla.checkpoint.function",
     "compile": "graphrl.xla.jit",
@@ -96,6 +106,8 @@ _LAZY = {  # modules that import jax, which takes a second
     "from_jax": "graphrl.graphs.readers.jaxpr.reader",
     "jit": "graphrl.xla.jit",
     "make": "graphrl.envs.registry",
+    "shard": "graphrl.xla.shard.function",
+    "shard_problem": "graphrl.xla.shard.function",
 }
 # Packages for users that no import above loads: `import graphrl; graphrl.envs.AutoReset` needs no further import.
 _PACKAGES = ("agents", "compare", "envs", "learning", "methods", "networks", "training", "xla")

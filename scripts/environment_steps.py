@@ -37,13 +37,15 @@ TITLE = "Steps a second of the environments"
 SETTING = (
     "`jax.vmap` of policy and `env.step` in one program, a `jax.lax.scan` of up to 64 steps from the start of an "
     "episode; resets and compiling are not timed. Random: valid actions, uniformly. Network: the untrained network of "
-    "Topoformer, EGRL, GO or REGAL, of the default size, chooses; Topoformer's runs once an episode, so its calls are "
-    "that and whole episodes. Random graphs of three families, up to 64 different ones; of memory maps ResNet-50 "
-    "(57 ops), BERT (376) and layered graphs. A step of `Ordering-v0` is one op, a step of the others a whole "
-    "decision; one of `Proposal-v0` is a BRKGA run of 5,000 evaluations. Pure JAX: what `GRAPHRL_LOWERING=jax` runs, "
+    "Topoformer, EGRL, GO or REGAL, of the default size, chooses (`Sharding-v0` has none); Topoformer's runs once an "
+    "episode, so its calls are that and whole episodes. Random graphs of three families, up to 64 different ones; of "
+    "memory maps ResNet-50 (57 ops), BERT (376) and layered graphs; of shardings random models of layers. A step of "
+    "`Ordering-v0` is one op, a step of the others a whole decision; one of `Proposal-v0` is a BRKGA run of 5,000 "
+    "evaluations. Pure JAX: what `GRAPHRL_LOWERING=jax` runs, "
     "where that is another program."
 )
 
+GRAPHS = [env for env, rollouts in ROLLOUTS.items() if rollouts.takes_graphs]  # their models are computation graphs
 COUNTS = 1, 64, 1024
 MODELS_COMMAND = *COMMAND, "--policies", "random,gymnasium", "--counts", ",".join(map(str, COUNTS)), "--all"
 MODELS_TITLE = "Steps a second on models, also through gymnasium"
@@ -81,14 +83,14 @@ def models_page(rows: Sequence[StepRow], names: dict[str, str], command: str) ->
     """Returns the page of models: a line for each environment and model."""
     rates = {(row.env, row.model, row.policy, row.envs): row for row in rows}
     lines = []
-    for env, model in itertools.product(ROLLOUTS, names):
+    for env, model in itertools.product(GRAPHS, names):
         cells = [rates[env, model, policy, count] for policy in ("random", "gymnasium") for count in COUNTS]
         figures = [STEPS_TABLE.columns["steps / s"](row) for row in cells]
         lines.append([env, names[model], f"{cells[0].n:,}", *figures, STEPS_TABLE.columns["times pure JAX"](cells[1])])
     head = [f"{text}{count:,}" for text in ("one program: ", "gymnasium: ") for count in COUNTS]
     table = markdown(["environment", "model", "ops", *head, "64: times pure JAX"], lines)
     first, texts = next(iter(names)), []
-    for env in ROLLOUTS:
+    for env in GRAPHS:
         one, many = (rates[env, first, "gymnasium", count] for count in (1, 64))
         if one.steps_per_s and many.steps_per_s:
             rate, times = STEPS_TABLE.columns["steps / s"](many), many.steps_per_s / one.steps_per_s

@@ -1,7 +1,7 @@
 """Environments to measure: their graphs and instances, the policies that choose actions, and gymnasium's adapter.
 
 Options are the environments' defaults. A batch has up to `MAX_GRAPHS` different random graphs, or one given model;
-further environments repeat them.
+further environments repeat them. Models of `Sharding-v0` are sharding problems.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphrl.agents.egrl.config import EgrlConfig
-from graphrl.agents.egrl.domain import layers
+from graphrl.agents.egrl.domain import layers as egrl_layers
 from graphrl.agents.egrl.domain import observe as observe_layers
 from graphrl.agents.egrl.network import Policy as EgrlPolicy
 from graphrl.agents.egrl.network import networks as egrl_networks
@@ -37,6 +37,8 @@ from graphrl.graphs.datasets.sets import layers_of, load_graph
 from graphrl.graphs.datasets.workloads.egrl import WORKLOADS
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.learning.ppo.settings import sample
+from graphrl.sharding.datasets import load_problem
+from graphrl.sharding.layers import layers
 
 MAX_GRAPHS = 64
 MAX_OPS_OF_GRAPHS = 1 << 15  # ops of all different graphs: features of pairs of ops take memory and time
@@ -75,12 +77,14 @@ def _one_step(env: Any, graph: ComputationGraph) -> int:
 class Rollouts(NamedTuple):
     """How rollouts of an environment are made."""
 
-    network: Callable[[Any, int], Policy]  # environment, seed of the parameters -> the policy of an untrained network
-    agent: str  # whose network it is
+    network: Callable[[Any, int], Policy] | None  # environment, seed of the parameters -> that of an untrained network
+    agent: str  # whose network it is, "" for none
     is_once: bool = False  # True if the network is called once an episode, so that whole episodes are measured
-    episode: Callable[[Any, ComputationGraph], int] = _one_step  # environment, graph -> steps of an episode
-    graphs: Callable[[int, int, int], list[ComputationGraph]] = random_graphs  # number of ops, of graphs, seed
-    load: Callable[[str], ComputationGraph] = load_graph  # file or name of a model -> its graph
+    episode: Callable[[Any, Any], int] = _one_step  # environment, graph -> steps of an episode
+    graphs: Callable[[int, int, int], list[Any]] = random_graphs  # number of ops, of graphs, seed
+    load: Callable[[str], Any] = load_graph  # file or name of a model -> its graph
+    ops: Callable[[Any], int] = lambda graph: len(graph.ops)  # number of ops of a graph
+    takes_graphs: bool = True  # False: its models are no computation graphs
     inputs: Callable[[Any, Sequence[ComputationGraph]], Any] = lambda env, graphs: ()  # of the network, see `Instances`
 
 
@@ -96,12 +100,12 @@ def find(id: str) -> Rollouts:
     return ROLLOUTS[id]
 
 
-def make_graphs(id: str, ops: int, count: int, seed: int) -> list[ComputationGraph]:
+def make_graphs(id: str, ops: int, count: int, seed: int) -> list[Any]:
     """Generates up to `count` different graphs of about `ops` ops each for an environment."""
     return find(id).graphs(ops, max(1, min(count, MAX_GRAPHS, MAX_OPS_OF_GRAPHS // ops)), seed)
 
 
-def make_instances(id: str, graphs: Sequence[ComputationGraph]) -> Instances:
+def make_instances(id: str, graphs: Sequence[Any]) -> Instances:
     """Creates the instances of graphs with equally many ops, on the host."""
     env, rollouts = make(id), find(id)
     batch = jax.device_get(env.instances(graphs))
@@ -156,7 +160,7 @@ def map_graphs(ops: int, count: int, seed: int) -> list[ComputationGraph]:
 
 def _layers(env: Any, graphs: Sequence[ComputationGraph]) -> Any:
     chip = find_chip(env.chip)
-    return layers([map_problem(graph, chip) for graph in graphs], hint=_egrl_config().hint)
+    return egrl_layers([map_problem(graph, chip) for graph in graphs], hint=_egrl_config().hint)
 
 
 def _egrl_config() -> EgrlConfig:
@@ -223,5 +227,13 @@ ROLLOUTS: Mapping[str, Rollouts] = {
         "regal",
         graphs=lambda ops, count, seed: random_graphs(ops, min(count, RESETS), seed),
         inputs=_visits,
+    ),
+    "Sharding-v0": Rollouts(
+        None,
+        "",
+        graphs=lambda ops, count, seed: [layers(ops, seed + i) for i in range(count)],
+        load=load_problem,
+        ops=lambda problem: len(problem.sizes),
+        takes_graphs=False,
     ),
 }

@@ -48,7 +48,6 @@ from graphrl.bench.timing import (
 from graphrl.compiled.custom_call import pure_jax
 from graphrl.envs.adapters.common import import_library
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.graphs.graph import ComputationGraph
 from graphrl.units import format_bytes
 
 COUNTS = 1, 16, 256, 4096
@@ -147,14 +146,18 @@ class Steps:
             if len(set(values)) < len(values) or not values or (known and not set(values) <= set(known)):
                 fault = f"must be one or more of {', '.join(known)}, each once" if known else "must list each once"
                 raise ProblemError(f"{name} are {', '.join(values) or 'none'}: {fault}")
+        for env in envs:
+            if find(env).network is None and tuple(policies) == ("network",):
+                raise ProblemError(f"{env} has no network: leave --policies out, or take random or gymnasium")
         if "gymnasium" in policies:
             import_library("gymnasium", "gymnasium")
         self._settings, self._counts = settings, counts
         self.table = models_table(models) if models else STEPS_TABLE
         self._cells = {}
         for env, graphs in self._models.items():
-            sizes = [(len(graph.ops), model) for model, graph in graphs.items()]
-            self._cells[env] = cells(env, sizes or [(size, "") for size in settings.sizes], counts, policies)
+            sizes = [(find(env).ops(graph), model) for model, graph in graphs.items()]
+            played = [policy for policy in policies if policy != "network" or find(env).network is not None]
+            self._cells[env] = cells(env, sizes or [(size, "") for size in settings.sizes], counts, played)
         self.titles = [str(cell) for of_env in self._cells.values() for cell in of_env]
 
     def measure(self, limit: Limit, log: Log) -> Iterator[list[StepRow]]:
@@ -188,7 +191,7 @@ class _Environment:
         self,
         settings: Settings,
         id: str,
-        models: Mapping[str, ComputationGraph],
+        models: Mapping[str, Any],
         most: int,
         pinned: bool,
         first_seconds: float,
@@ -405,8 +408,9 @@ def after_reset(instances: Instances, seed: int) -> First:
 
 
 def _policy(cell: Cell, instances: Instances, seed: int) -> Policy:
-    if cell.policy == "network":
-        return find(cell.env).network(instances.env, seed)
+    network = find(cell.env).network
+    if cell.policy == "network" and network is not None:
+        return network(instances.env, seed)
     return random_policy(instances.env)
 
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Measure the throughput of environments, decoders, maps, networks or the search on this machine.
 
-  ENV...       steps a second of environments (Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0) against the number
-               of parallel environments: with random valid actions, and with the actions of the environment's agent
-               (the untrained network of topoformer, egrl, go or regal); on CPUs also in pure JAX; --models takes
-               your graphs, --policies gymnasium measures the adapter
+  ENV...       steps a second of environments (Ordering-v0, MemoryMap-v0, Compile-v0, Proposal-v0, Sharding-v0)
+               against the number of parallel environments: with random valid actions, and with the actions of the
+               environment's agent (the untrained network of topoformer, egrl, go or regal); on CPUs also in pure
+               JAX; --models takes your graphs, --policies gymnasium measures the adapter
   --orders     orders a second that the decoders (greedy, 16 samples, a beam of 16) make for batches of layered
                graphs, compared with random-priority orders; up to 512 ops also updates a second of Topoformer
   --maps       memory maps made valid and evaluated a second, on ResNet-50 (57 ops), ResNet-101 (108), BERT (376) and
@@ -59,10 +59,11 @@ EXAMPLES = """examples:
   graphrl bench --decisions --sizes 1000,10000,50000 --threads 1
 
 environments: graphs are random ones of three families, up to 64 different ones in turns, those of MemoryMap-v0 EGRL's
-workload with about that number of ops (ResNet-50, ResNet-101, BERT) or layered graphs. Options of the environments are
-their defaults. A call is a scan of up to 64 steps from the start of an episode; resets are not timed. With Topoformer,
-whose network runs once an episode, a call is that and the whole episode. Cells whose call would take more than 4 s or
-whose batch exceeds the memory are marked.
+workload with about that number of ops (ResNet-50, ResNet-101, BERT) or layered graphs. Sharding-v0 takes sharding
+problems, by default random models of layers; it has no agent. Options of the environments are their defaults. A call is
+a scan of up to 64 steps from the start of an episode; resets are not timed. With Topoformer, whose network runs once an
+episode, a call is that and the whole episode. Cells whose call would take more than 4 s or whose batch exceeds the
+memory are marked.
 
 measurement: programs take turns, a sample takes 0.2 s or more, rates are of the median sample. With one thread the
 process is pinned to a core and CPU time counts, else wall time. With more threads, each has a host device and its share
@@ -245,7 +246,9 @@ def _ids(args: argparse.Namespace) -> tuple[str, ...]:
     if names and all(name.isdigit() for name in names):
         fault = f"as in `graphrl bench Proposal-v0 --counts {args.envs}`"
         raise GraphrlError(f"--envs is {args.envs}: must be names of environments, {fault}")
-    return tuple(ROLLOUTS) if "all" in names else tuple(dict.fromkeys((*args.ids, *names)))
+    if "all" in names:
+        return tuple(id for id, rollouts in ROLLOUTS.items() if rollouts.takes_graphs or args.models is None)
+    return tuple(dict.fromkeys((*args.ids, *names)))
 
 
 def _settings(args: argparse.Namespace, name: str | None) -> "Settings":

@@ -29,8 +29,8 @@ strategies. The command searches for the least sum of costs with which the bytes
 far from the optimum the plan can be. It reads the files of the ASPLOS / EuroSys 2025 contest on intra-operator
 parallelism, plain or gzipped.
 
-The file of --output has the best plan so far, at most a second old: the command may be killed at any moment. Ctrl-C ends
-the search with its best plan."""
+The file of --output has the best plan so far, at most a second old: the command may be killed at any moment. Ctrl-C
+ends the search with its best plan."""
 
 EXAMPLES = """examples:
   graphrl shard problem.json.gz

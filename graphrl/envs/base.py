@@ -20,7 +20,7 @@
 - Padding has no effect: the same instance, padded to larger sizes, gives the same rewards.
 - An id ends in a version, which increases when learning results can change.
 
-`sample_action` draws a random legal action. The four environments make their instances and plans themselves, see
+`sample_action` draws a random legal action. The environments make their instances and plans themselves, see
 `graph_environment`. `testing.check_env` checks any environment against this interface; `adapters`
 converts an environment to gymnax, jumanji, stoa or gymnasium.
 """

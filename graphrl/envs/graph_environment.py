@@ -1,4 +1,4 @@
-"""From graphs to instances, and from episodes to plans: `GraphEnvironment`, the base class of all four environments.
+"""From graphs to instances, and from episodes to plans: `GraphEnvironment`, the base class of all environments.
 
     env = graphrl.make("Ordering-v0")
     instance = env.instance("model.onnx")  # or a graph, a name, or a JAX function and its arguments
@@ -13,7 +13,7 @@ graph, as arrays.
 import abc
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
@@ -102,7 +102,7 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         Raises:
           GraphrlError: as `instance`; or there are no models.
         """
-        is_one = callable(models) or isinstance(models, ComputationGraph | str | os.PathLike)
+        is_one = callable(models) or isinstance(models, str) or not isinstance(models, Iterable)
         each: Any = [models] if is_one else models
         graphs = [graph for model in each for graph in self._graphs(model)]
         if not graphs:
@@ -199,12 +199,17 @@ class GraphEnvironment(abc.ABC, Generic[Instance]):
         if shapes[0] != shapes[1]:
             raise ProblemError(f"the state is not of one episode of this instance: pass one of a batch {_EXAMPLE}")
         graph = self._graph(model)
+        instance = _on_host(instance)
+        self._check_is_of(graph, instance)
+        return graph, instance, _on_host(state)
+
+    def _check_is_of(self, graph: ComputationGraph, instance: Any) -> None:
+        """Raises PlanError if an instance, of NumPy arrays, is of another graph."""
         if len(graph.ops) != instance.num_ops:
             raise PlanError(f"the instance has {instance.num_ops} ops: graph {graph.name!r} has {len(graph.ops)}")
         padded = getattr(instance, "graph", None)  # instances of memory maps have none
         if padded is not None and not _has_edges_of(padded, graph):
             raise PlanError(f"the instance is of another graph than {graph.name!r}, with as many ops")
-        return graph, _on_host(instance), _on_host(state)
 
 
 _EXAMPLE = "as in jax.tree.map(lambda array: array[0], state)"

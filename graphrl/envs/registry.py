@@ -10,6 +10,7 @@ _ENTRY_POINTS = {  # imported on first use
     "MemoryMap-v0": "graphrl.envs.memory_map:MemoryMapEnv",
     "Ordering-v0": "graphrl.envs.ordering:OrderingEnv",
     "Proposal-v0": "graphrl.envs.proposal:ProposalEnv",
+    "Sharding-v0": "graphrl.envs.sharding.env:ShardingEnv",
 }
 
 

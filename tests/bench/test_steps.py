@@ -1,5 +1,6 @@
 """Steps a second of environments: cells, policies, rollouts, and `graphrl bench ENV...`."""
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,10 @@ from graphrl.bench.report import STEPS_TABLE
 from graphrl.bench.steps import Cell, StepRow, Steps, after_reset, cells, rollout
 from graphrl.bench.timing import Limit
 from graphrl.cli import main
+from graphrl.commands import bench as bench_command
 from graphrl.envs import specs
 from graphrl.envs.registry import registered
+from graphrl.errors import GraphrlError
 from graphrl.graphs.datasets.layered import layered
 
 SMALL = Settings(sizes=(16,), repeats=2, seconds=0.01)
@@ -171,11 +174,29 @@ def test_command_measures_models(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert first.split()[:4] == ["Ordering-v0", str(path), "7", "2"]
 
 
+def test_an_environment_without_a_network_or_graphs() -> None:
+    """Sharding-v0 has no agent, and its models are sharding problems."""
+    small = Steps(SMALL, ["Sharding-v0"], (2,), ["random", "network"], ["sharding-layers:9@1"])
+    assert small.titles == ["Sharding-v0, sharding-layers:9@1, 2 environments, random"]
+    with pytest.raises(GraphrlError, match=r"^Sharding-v0 has no network: leave --policies out, or take random"):
+        Steps(SMALL, ["Sharding-v0"], (2,), ["network"])
+    args = argparse.Namespace(envs="all", models=("layered:9",), ids=[])
+    assert set(bench_command._ids(args)) == set(registered()) - {"Sharding-v0"}
+    args.models = None
+    assert set(bench_command._ids(args)) == set(registered())
+
+
 @pytest.mark.slow
 def test_all_environments(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(f"--envs all --sizes 16 --counts 2 --json --all --policies {','.join(steps.POLICIES)}") == 0
     rows = [StepRow(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
-    assert [(row.env, row.policy) for row in rows] == [(env, policy) for env in ROLLOUTS for policy in steps.POLICIES]
+    played = [
+        (env, policy)
+        for env, one in ROLLOUTS.items()
+        for policy in steps.POLICIES
+        if one.network or policy != "network"
+    ]
+    assert [(row.env, row.policy) for row in rows] == played
     assert all(row.steps_per_s for row in rows)
     compiled = {row.env for row in rows if row.ratio_to_jax is not None}
     assert compiled == {"Compile-v0", "Proposal-v0"}

@@ -61,7 +61,7 @@ def test_make_knows_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphrl.make("Walk-v0", limit=3).limit == 3
     assert "Proposal-v0" in registry.registered()
     assert type(graphrl.make("Proposal-v0")).__name__ == "ProposalEnv"
-    choices = "known are Compile-v0, MemoryMap-v0, Ordering-v0, Proposal-v0, Walk-v0"
+    choices = "known are Compile-v0, MemoryMap-v0, Ordering-v0, Proposal-v0, Sharding-v0, Walk-v0"
     with pytest.raises(GraphrlError, match=rf"'Proposal-v1': {choices}"):
         graphrl.make("Proposal-v1")
     with pytest.raises(GraphrlError, match="Walk-v0 has no option 'limits': known are limit"):

@@ -5,9 +5,8 @@ import itertools
 import json
 from pathlib import Path
 
-from environment_steps import COUNTS, models, models_page, page, read
+from environment_steps import COUNTS, GRAPHS, models, models_page, page, read
 
-from graphrl.bench.envs import ROLLOUTS
 from graphrl.bench.steps import StepRow
 from graphrl.graphs.datasets.sets import load_graph
 
@@ -42,10 +41,10 @@ def test_the_page_of_models_has_a_line_for_each(tmp_path: Path) -> None:
     rates["gymnasium", 64] = 50.0
     rows = [
         dataclasses.replace(row(env, count), model=model, policy=policy, steps_per_s=rates.get((policy, count)))
-        for env, model, policy, count in itertools.product(ROLLOUTS, names, ("random", "gymnasium"), COUNTS)
+        for env, model, policy, count in itertools.product(GRAPHS, names, ("random", "gymnasium"), COUNTS)
     ]
     text = models_page(rows, names, "python x.py")
     assert "perceptron): 50 of `Ordering-v0` (10 times those of one), " in text
     lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
-    assert len(lines) == 1 + len(ROLLOUTS) * len(names)  # and the line below the head
+    assert len(lines) == 1 + len(GRAPHS) * len(names)  # and the line below the head
     assert "| Ordering-v0 | an ONNX file (ResNet-50) | 57 | 10 | 20 | 30 | 5 | 50 | - | - |" in lines

@@ -16,7 +16,7 @@ second model:
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
@@ -40,6 +40,23 @@ EXPLICIT = {  # jax's collectives: share of the operand's or result's bytes on t
     "pmin": (2.0, False), "ppermute": (1.0, False), "psum": (2.0, False), "psum_invariant": (2.0, False),
     "reduce_scatter": (1.0, False),
 }  # fmt: skip
+TAKE = "take"  # each device takes its part of what it has
+
+
+class Move(NamedTuple):
+    """A step between two ways to split an array.
+
+    Attributes:
+      kind: a collective, or `TAKE`.
+      axes: the mesh axes over which it goes.
+      spec: how the array is split afterwards.
+      bytes: of a device, with its own part.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    spec: Spec
+    bytes: float
 
 
 def one_device(shards: Shards, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -51,6 +68,34 @@ def one_device(shards: Shards, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """
     jaxpr = _Emitter(shards, shards.scope).jaxpr([shards.spec(atom) for atom in closed.jaxpr.outvars])
     return core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def moves(layout: Layout, aval: Any, have: Spec, want: Spec) -> list[Move]:
+    """Returns the steps by which an array that is split as in `have` becomes split as in `want`."""
+    if have == want:
+        return []
+    steps = []
+    before, after = {*itertools.chain(*have)}, {*itertools.chain(*want)}
+    spec = tuple((*h, *(axis for axis in w if axis not in before)) for h, w in zip(have, want, strict=True))
+    if spec != have:
+        steps.append(Move(TAKE, (), spec, 0.0))
+    exchanged = tuple(axis for s, w in zip(spec, want, strict=True) for axis in s if axis in after and axis not in w)
+    if exchanged:
+        there = tuple(
+            (*(axis for axis in s if axis not in exchanged), *(axis for axis in w if axis in exchanged))
+            for s, w in zip(spec, want, strict=True)
+        )
+        steps.append(Move("all_to_all", exchanged, there, layout.bytes(aval, spec)))
+    lost = tuple(axis for s in have for axis in s if axis not in after)
+    if lost:
+        steps.append(Move("all_gather", lost, want, layout.bytes(aval, want)))
+    return steps
+
+
+def collective_seconds(layout: Layout, axes: Sequence[str], size: float) -> float:
+    """Returns the seconds of a collective over mesh axes that moves `size` bytes of a device, less its own part."""
+    devices = layout.count(axes)
+    return layout.seconds(axes, size * (devices - 1) / devices) if devices > 1 else 0.0
 
 
 def link_seconds(eqn: Any) -> float:
@@ -203,27 +248,16 @@ class _Emitter:
         return self._moved[value, want]
 
     def _resharded_now(self, value: Any, aval: Any, have: Spec, want: Spec, eqn: Any) -> Any:
-        before, after = {*itertools.chain(*have)}, {*itertools.chain(*want)}
-        spec = tuple((*h, *(axis for axis in w if axis not in before)) for h, w in zip(have, want, strict=True))
-        if spec != have:  # each device takes its part of what it has
-            part = self._variable_of(aval, spec)
-            take = eqn.replace(
-                primitive=jax.lax.dynamic_slice_p, invars=[value], outvars=[part], params={}, effects=frozenset()
-            )
-            self._equations.append(take)
-            value = part
-        exchanged = tuple(
-            axis for s, w in zip(spec, want, strict=True) for axis in s if axis in after and axis not in w
-        )
-        if exchanged:
-            there = tuple(
-                (*(axis for axis in s if axis not in exchanged), *(axis for axis in w if axis in exchanged))
-                for s, w in zip(spec, want, strict=True)
-            )
-            value = self._sent("all_to_all", value, aval, there, exchanged, self._layout.bytes(aval, spec), eqn)
-        lost = tuple(axis for s in have for axis in s if axis not in after)
-        if lost:
-            value = self._sent("all_gather", value, aval, want, lost, self._layout.bytes(aval, want), eqn)
+        for move in moves(self._layout, aval, have, want):
+            if move.kind == TAKE:
+                part = self._variable_of(aval, move.spec)
+                take = eqn.replace(
+                    primitive=jax.lax.dynamic_slice_p, invars=[value], outvars=[part], params={}, effects=frozenset()
+                )
+                self._equations.append(take)
+                value = part
+            else:
+                value = self._sent(move.kind, value, aval, move.spec, move.axes, move.bytes, eqn)
         return value
 
     def _sent(self, kind: str, value: Any, aval: Any, spec: Spec, axes: Sequence[str], size: float, eqn: Any) -> Any:
@@ -235,9 +269,7 @@ class _Emitter:
     def _collective(
         self, kind: str, operands: list[Any], results: list[Any], axes: Sequence[str], size: float, eqn: Any
     ) -> None:
-        devices = self._layout.count(axes)
-        seconds = self._layout.seconds(axes, size * (devices - 1) / devices) if devices > 1 else 0.0
-        params = {"kind": kind, "axes": tuple(axes), "seconds": seconds}
+        params = {"kind": kind, "axes": tuple(axes), "seconds": collective_seconds(self._layout, axes, size)}
         self._equations.append(
             eqn.replace(primitive=COLLECTIVE, invars=operands, outvars=results, params=params, effects=frozenset())
         )

@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_abstract_mesh
 
 from graphrl.errors import ArgumentError, ProblemError
-from graphrl.graphs.roofline import DEFAULT_CHIP, LINKS, Chip, Interconnect, find_chip, find_link
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, Interconnect, find_chip, find_link
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
 from graphrl.units import format_bytes, parse_bytes
-from graphrl.xla.checkpoint.shards import Layout, Spec, spec_of, typed_spec
+from graphrl.xla.checkpoint.shards import Layout, Spec, layout_on, spec_of, typed_spec
 from graphrl.xla.checkpoint.solvers.auto import find_solver
 from graphrl.xla.checkpoint.solvers.choice import Pricing
 from graphrl.xla.checkpoint.solvers.goal import Goal
@@ -28,7 +28,6 @@ from graphrl.xla.decorated import argument_names, function_name
 from graphrl.xla.topology import chip_here, compile_for, concrete_mesh
 
 SECONDS = DEFAULT_SECONDS
-DEFAULT_LINK = "pcie-5"  # between devices for which `LINKS` has none
 Compiler = Callable[..., Any]  # a function and its arguments' shapes -> a `jax.stages.Compiled`
 Call = tuple[list[Any], dict[str, Any]]  # positional and keyword arguments
 StaticArgs = tuple[tuple[int | str, Any], ...]  # static arguments: position or name, and value
@@ -169,15 +168,7 @@ class Settings:
                 return None  # automatic axes, of which types show nothing
             if mesh is None:
                 raise ProblemError("in_shardings has PartitionSpecs alone: give their mesh=")
-        sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
-        if mesh.size == 1:
-            return None
-        chip = self.resolved_chip
-        own = self.link if isinstance(self.link, Mapping) else dict.fromkeys(sizes, self.link)
-        if unknown := sorted({*own} - {*sizes}):
-            raise ProblemError(f"link has mesh axis {unknown[0]!r}: the mesh has {', '.join(sizes)}")
-        links = {axis: find_link(own.get(axis) or LINKS.get(chip.name, DEFAULT_LINK)) for axis in sizes}
-        return Layout(sizes, links, mesh)
+        return None if mesh.size == 1 else layout_on(mesh, self.resolved_chip, self.link)
 
     def arguments(self, layout: Layout, structure: Any, avals: Sequence[Any]) -> list[Spec]:
         """Returns how the arguments of a call are split over devices: as their types say, or `in_shardings`.

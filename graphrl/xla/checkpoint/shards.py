@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from graphrl.errors import ProblemError
 from graphrl.graphs.readers.jaxpr.flatten import called
 from graphrl.graphs.readers.jaxpr.work import array_bytes, inner_jaxprs, scan_operands
-from graphrl.graphs.roofline import Interconnect
+from graphrl.graphs.roofline import LINKS, Chip, Interconnect, find_link
 from graphrl.xla.checkpoint.equations import PRODUCTS
 from graphrl.xla.checkpoint.factors import Factors, factors_of, identity
 from graphrl.xla.checkpoint.primitives import GATHERED, NAME
 
 Spec = tuple[tuple[str, ...], ...]  # for each dimension, the mesh axes that split it
 Key = int  # number of a value among all values of a jaxpr and of the jaxprs in it
+DEFAULT_LINK = "pcie-5"  # between devices for which `LINKS` has none
 SWEEPS = 8  # most sweeps over the equations until shardings have spread
 CONSTRAINTS = frozenset({"reshard", "sharding_constraint", GATHERED})
 PAIRED = frozenset({NAME, "optimization_barrier"})  # each result is the operand of the same number
@@ -64,6 +66,22 @@ class Layout:
 
     def bytes(self, aval: Any, spec: Spec) -> float:
         return array_bytes(aval) / self.count(itertools.chain(*spec))
+
+
+def layout_on(
+    mesh: Any, chip: Chip, link: str | Interconnect | Mapping[str, str | Interconnect] | None = None
+) -> Layout:
+    """Returns the devices of a mesh; see `graphrl.checkpoint` for `link`.
+
+    Raises:
+      GraphrlError: a link is unknown, or of an axis that the mesh does not have.
+    """
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    own = link if isinstance(link, Mapping) else dict.fromkeys(sizes, link)
+    if unknown := sorted({*own} - {*sizes}):
+        raise ProblemError(f"link has mesh axis {unknown[0]!r}: the mesh has {', '.join(sizes)}")
+    links = {axis: find_link(own.get(axis) or LINKS.get(chip.name, DEFAULT_LINK)) for axis in sizes}
+    return Layout(sizes, links, mesh)
 
 
 def replicated(aval: Any) -> Spec:

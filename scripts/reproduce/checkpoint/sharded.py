@@ -68,7 +68,7 @@ class Kind(NamedTuple):
     split: Split
 
 
-def _fully(path: str, shape: tuple[int, ...]) -> P:
+def fully(path: str, shape: tuple[int, ...]) -> P:
     """Splits the first of the dimensions that are a multiple of the devices; vectors stay whole."""
     del path
     dims = [dim for dim, size in enumerate(shape) if size % DEVICES == 0] if len(shape) > 1 else []
@@ -93,9 +93,9 @@ _SMALL_TEXT = {"batch": 8, "depth": 3, "width": 32, "heads": 4, "tokens": 8, "wo
 _LLAMA = {**_TEXT, "groups": 4, "hidden": 5632}, {**_SMALL_TEXT, "groups": 4, "hidden": 48}
 PROGRAMS = {
     SHARDED[0]: Kind(
-        language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}, _ALL, _fully
+        language.transformer, {**_TEXT, "scanned": False}, {**_SMALL_TEXT, "scanned": False}, _ALL, fully
     ),
-    SHARDED[1]: Kind(language.llama, *_LLAMA, _ALL, _fully),
+    SHARDED[1]: Kind(language.llama, *_LLAMA, _ALL, fully),
     SHARDED[2]: Kind(language.llama, *_LLAMA, _MESH, _tensor),
     SHARDED[3]: Kind(
         language.mixture_of_experts,
@@ -152,9 +152,13 @@ class Sharded(NamedTuple):
         return graphrl.checkpoint(loss or self.loss(undecorated), **{**more, **options})
 
 
-def build(kind: Kind, *, small: bool, chip: str | None) -> Sharded:
-    """Builds a program on eight devices of a kind that are not there, or on jax's devices (None)."""
-    program = kind.build(**(kind.small if small else kind.full))
+def build(name: str, *, small: bool, chip: str | None, **sizes: Any) -> Sharded:
+    """Builds a program on eight devices of a kind that are not there, or on jax's devices (None).
+
+    `sizes` replace sizes of the program.
+    """
+    kind = PROGRAMS[name]
+    program = kind.build(**{**(kind.small if small else kind.full), **sizes})
     axes = tuple(kind.mesh)
     abstract = AbstractMesh(tuple(kind.mesh.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
     mesh = concrete_mesh(abstract, chip)
@@ -203,7 +207,7 @@ def _figures(settings: Settings, name: str, method: str) -> Figures | None:
 
 
 def _compiled(settings: Settings, name: str, method: str, slowdown: float | None) -> Figures:
-    sharded = build(PROGRAMS[name], small=settings.quick, chip=CHIP)
+    sharded = build(name, small=settings.quick, chip=CHIP)
     return measured(sharded, _gradient(sharded, method, slowdown))
 
 
@@ -357,7 +361,7 @@ def _within(settings: Settings, name: str, outside: int, budget: int) -> Figures
       outside: bytes of arguments and results.
       budget: bytes of the step, arguments and results included.
     """
-    sharded = build(PROGRAMS[name], small=settings.quick, chip=CHIP)
+    sharded = build(name, small=settings.quick, chip=CHIP)
     own, started = sharded.own(budget=f"{budget}B", verify=True, cache=False), time.perf_counter()
     try:
         compiled = _compile(sharded, jax.value_and_grad(own))
@@ -398,7 +402,7 @@ def sharded_values(settings: Settings) -> Iterator[Table]:
 
 def compared(name: str) -> Figures:
     """Compares loss and gradients of a small program on jax's devices with those on one device."""
-    sharded = build(PROGRAMS[name], small=True, chip=None)
+    sharded = build(name, small=True, chip=None)
     args = sharded.program.draw(0)
     expected = jax.jit(jax.value_and_grad(sharded.program.loss(undecorated)))(*args)
     placed, difference, segments = jax.device_put(args, sharded.shardings), 0.0, 0

@@ -11,7 +11,7 @@ import jax
 
 from graphrl.compare.report import markdown
 from reproduce.checkpoint.measured import CHIP, SHARDED, TIMED, Settings
-from reproduce.checkpoint.sharded import DEVICES, PROGRAMS, build, measured, ruled
+from reproduce.checkpoint.sharded import DEVICES, build, measured, ruled
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.results import Table
 
@@ -50,7 +50,7 @@ def waiting(settings: Settings) -> Iterator[Table]:
 
 
 def _under_rule(settings: Settings, rule: str, waits: bool) -> Figures:
-    kind = PROGRAMS[SHARDED[0]]
-    deep = build(kind._replace(full={**kind.full, "depth": DEEP}), small=settings.quick, chip=CHIP)
+    sizes = {} if settings.quick else {"depth": DEEP}
+    deep = build(SHARDED[0], small=settings.quick, chip=CHIP, **sizes)
     loss = ruled(deep, rule)
     return measured(deep, jax.value_and_grad(deep.own(loss, budget=1.0, cache=False) if waits else loss))

@@ -77,7 +77,7 @@ class Settings(launcher.Settings):
         check_known("instance", self.instances, tuple(RESULTS))
         if not self.share > 0:
             raise GraphrlError(f"--share {self.share:g}: must be above 0")
-        for name in self.instances:
+        for name in self.instances if {*self.sections} - {"jax"} else ():
             path(self.data, name)
 
     def run(self, name: str, part: str, seed: int) -> Figures | None:
