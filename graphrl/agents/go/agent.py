@@ -192,8 +192,8 @@ def solve(
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder; `alone` with a
-        budget below 10 s.
+      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder; or the
+        budget is too short for `alone`.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MAX_PLANS), ("tries", tries, 0, MAX_TRIES), ("rounds", rounds, 0, MAX_PLANS),
