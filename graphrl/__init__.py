@@ -30,9 +30,9 @@ from graphrl.solvers.base import Budget, Interrupted, Progress
 if TYPE_CHECKING:
     from graphrl.envs.registry import make
     from graphrl.graphs.readers.jaxpr.reader import from_jax
-    from graphrl.xla.checkpoint.fit import FittedFunction, fit
+    from graphrl.xla.checkpoint.fit import FitReport, FittedFunction, fit
     from graphrl.xla.checkpoint.function import CheckpointedFunction, checkpoint, checkpoint_curve
-    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport, FitReport
+    from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
     from graphrl.xla.explain import explain
     from graphrl.xla.explain.report import Explanation
     from graphrl.xla.jit import Executable, PlannedFunction, compile, jit
@@ -91,7 +91,7 @@ _LAZY = {  # modules that import jax, which takes a second
     "CheckpointedFunction": "graphrl.xla.checkpoint.function",
     "Executable": "graphrl.xla.jit",
     "Explanation": "graphrl.xla.explain.report",
-    "FitReport": "graphrl.xla.checkpoint.report",
+    "FitReport": "graphrl.xla.checkpoint.fit",
     "FittedFunction": "graphrl.xla.checkpoint.fit",
     "PlannedFunction": "graphrl.xla.jit",
     "Report": "graphrl.xla.report",

@@ -1,43 +1,33 @@
 """`graphrl.fit`: a whole training step within a limit of memory, by XLA's own figure.
 
-The step is compiled as it is. If it does not fit, plans are searched for its gradient with 1, 2, 4, ... microbatches:
-those that fit by the model are compiled in the order of estimated seconds, until none that is left is faster.
-`verified` corrects the model's limit by XLA's figure of the whole step.
+`ways.py` finds how; here are the public function, the function and the report that it returns, and what is stored.
 """
 
 import dataclasses
-import functools
-import math
-import time
+import hashlib
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder, read_document, write_document
-from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.graphs.roofline import Chip
-from graphrl.process import pause_gc
-from graphrl.units import format_bytes
+from graphrl.process import installed_version
+from graphrl.units import align_columns, format_bytes, format_seconds
 from graphrl.xla.checkpoint.microbatches import Loss
-from graphrl.xla.checkpoint.plans import VERSION, Planner
+from graphrl.xla.checkpoint.plans import VERSION, program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan
-from graphrl.xla.checkpoint.report import FitReport, FitTry
-from graphrl.xla.checkpoint.search import Result, cached, verified
 from graphrl.xla.checkpoint.settings import SECONDS, Settings, Static, UnmetError
-from graphrl.xla.checkpoint.solvers.choice import Choice
-from graphrl.xla.checkpoint.solvers.goal import Goal
-from graphrl.xla.checkpoint.steps import Rules, Step, StepCall, TracedStep
+from graphrl.xla.checkpoint.steps import SHARED, Rules, Step
+from graphrl.xla.checkpoint.ways import FitTry, Found, StepCall, find_fastest, find_largest
 from graphrl.xla.decorated import Decorated, function_name
 
 FORMAT = "graphrl-fit"
-LOWER = (0.75, 0.5)  # shares of the temporaries of the plan found, for which the report states the time
-PRECISION = 0.02  # of the largest batch
 CPU = "cpu"  # the chip whose memory is the host's
-REGULAR = "regular"  # the search method for plans with alike layers
 
 
 def fit(
@@ -113,6 +103,9 @@ def fit(
         raise ProblemError(f"progress is {progress!r}: must be a function of a line, such as print")
     if not isinstance(memory, str):
         raise ProblemError(f'memory is {memory!r}: must be bytes such as "80GiB"')
+    of_checkpoint = [name for name in ("in_shardings", "mesh") if name in kwargs]
+    if of_checkpoint and of_checkpoint[0] not in inspect.signature(step).parameters:
+        raise ProblemError(f"fit takes no {of_checkpoint[0]}: {SHARED}")
     may_offload = False if offload is None else offload
     settings = Settings(memory, None, chip, may_offload, method, seconds, seed, cache, verify=True)
     is_last = offload is None and settings.resolved_chip.name != CPU  # the host is tried last
@@ -128,8 +121,71 @@ def fit(
     }
     whole = Step(step, options, static, dict(batch_axis or {}))
     call = StepCall(whole, function_name(step), args, kwargs, settings, progress)
-    fitting = _largest(call) if largest_batch else _stored(call, is_last)
+    fitting = _fitting(find_largest(call)) if largest_batch else _stored(call, is_last)
     return FittedFunction(step, whole, fitting)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitReport:
+    """What `graphrl.fit` tried, and what it chose. `str()` of it is a table.
+
+    Attributes:
+      function: name of the step.
+      chip: name of the chip for which run times are estimated.
+      limit: limit of memory in bytes.
+      outside_bytes: bytes of arguments and results, less those of results in donated arguments.
+      batch: the batch size; None if no argument was named.
+      chosen: index of the way chosen.
+      tries: all ways: the step as it is first; at the end those that need less than the one chosen, by estimate.
+      search_seconds: seconds that fitting took, now or in an earlier process.
+      from_cache: whether the result was read from disk.
+    """
+
+    function: str
+    chip: str
+    limit: int
+    outside_bytes: int
+    batch: int | None
+    chosen: int
+    tries: tuple[FitTry, ...]
+    search_seconds: float
+    from_cache: bool = False
+
+    @property
+    def fitted(self) -> FitTry:
+        """The way chosen."""
+        return self.tries[self.chosen]
+
+    @property
+    def slowdown(self) -> float:
+        """Estimated time that it adds, as a share of the time of the step as it is."""
+        return self._slowdown(self.fitted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Converts the report to a dictionary for `json.dump`, with the attributes and `slowdown`."""
+        return {**dataclasses.asdict(self), "slowdown": self.slowdown}
+
+    def __str__(self) -> str:
+        rows = [(self.function, "microbatches", "memory", "by", "fits", "step", "slowdown", "")]
+        for number, each in enumerate(self.tries):
+            by = "XLA" if each.is_compiled else "estimate"
+            times = format_seconds(each.seconds), f"{self._slowdown(each):+.1%}"
+            fits, mark = "yes" if each.bytes <= self.limit else "no", "chosen" if number == self.chosen else ""
+            rows.append((each.plan, str(each.microbatches), format_bytes(each.bytes), by, fits, *times, mark))
+        where = "read from the plan cache" if self.from_cache else "in a new search"
+        batch = "" if self.batch is None else f" at a batch of {self.batch}"
+        return "\n".join(
+            [
+                *align_columns(rows, left=1),
+                f"limit {format_bytes(self.limit)}{batch}, of which arguments and results take "
+                f"{format_bytes(self.outside_bytes)}",
+                f"times estimated by roofline of {self.chip}; fitted in {format_seconds(self.search_seconds)}, {where}",
+            ]
+        )
+
+    def _slowdown(self, each: FitTry) -> float:
+        plain = self.tries[0].seconds
+        return each.seconds / plain - 1.0 if plain else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,174 +258,9 @@ def _has_shape(leaf: Any) -> bool:
     return hasattr(leaf, "shape")
 
 
-class _Candidate:
-    """A step with a number of microbatches: plans for its gradients, of which the one that needs most is verified.
-
-    Args:
-      call: a call of the step.
-      count: number of microbatches.
-      moves: whether values may be moved to the host.
-
-    Attributes:
-      count: as given.
-      tries: all that was compiled.
-    """
-
-    def __init__(self, call: StepCall, count: int, moves: bool) -> None:
-        self._call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
-        self._small = call.plain.losses if count == 1 else call.trace(Rules(), count).losses
-        self._planners = [Planner(call.name, each.program, each.wanted, call.settings) for each in self._small]
-        peaks = [planner.pricing.plain.peak for planner in self._planners]
-        self._main = peaks.index(max(peaks))
-        self._room = call.limit - call.plain_memory.outside
-        self._gradients = sum(map(array_bytes, _gradient_types(self._small[self._main])))
-        self._plans = [
-            CheckpointPlan() if number == self._main else self._other(planner)
-            for number, planner in enumerate(self._planners)
-        ]
-        self._traced, self._measure = cached(self._trace), cached(self._compiled)
-        self._searched = functools.lru_cache(self._search)
-
-    @functools.cached_property
-    def first(self) -> Result | None:
-        """The first plan by the model; None if none fits by the model."""
-        try:
-            return self._searched(float(self._room), None)
-        except UnmetError:
-            return None
-
-    @functools.cached_property
-    def seconds(self) -> float:
-        """Estimated seconds of the step under the first plan; infinite without."""
-        return math.inf if self.first is None else self._call.seconds(self._traced(self.first.choice))
-
-    @property
-    def lowest(self) -> float:
-        """Predicted bytes of temporaries, with the gradients, of the lowest plan with alike layers."""
-        try:
-            return self._searched(1.0, REGULAR).report.planned.peak_bytes
-        except UnmetError as error:
-            return error.least or math.inf
-
-    @property
-    def is_plain(self) -> bool:
-        """True if by the model nothing need be computed again."""
-        return self.first is not None and self.plan(self.first.choice).is_plain
-
-    def plan(self, choice: Choice) -> CheckpointPlan:
-        """Returns the plan of the verified gradient for a choice."""
-        return self._planners[self._main].plan(choice)
-
-    def plans(self, choice: Choice) -> tuple[CheckpointPlan, ...]:
-        """Returns the plans of all gradients, given the choice for the verified one."""
-        return tuple(self.plan(choice) if k == self._main else plan for k, plan in enumerate(self._plans))
-
-    def verify(self) -> Choice:
-        """Returns the fastest choice that fits by XLA's figure.
-
-        Raises:
-          UnmetError: no plan found fits; its `least` are all bytes of the step.
-        """
-        outside = self._call.plain_memory.outside
-
-        def needed(choice: Choice) -> int:
-            return self._measure(choice).bytes - outside
-
-        try:
-            result = verified(
-                lambda goal: self._searched(goal.peak, None),
-                lambda goal: self._searched(goal.peak, REGULAR),
-                self._planners[self._main].unplanned,
-                Goal(peak=self._room, moves=self._moves),
-                needed,
-                str,
-            )
-        except UnmetError as error:
-            raise UnmetError(str(error), None if error.least is None else error.least + outside) from None
-        return result.choice
-
-    def compiled(self, choice: Choice) -> FitTry:
-        """Returns XLA's figure for a choice."""
-        return self._measure(choice)
-
-    def lower(self, choice: Choice) -> Iterator[FitTry]:
-        """Yields estimates of plans that need less than a choice."""
-        outside = self._call.plain_memory.outside
-        for part in LOWER:
-            peak = part * (self._measure(choice).bytes - outside)
-            try:
-                result = self._searched(peak, None)
-            except UnmetError:
-                return
-            predicted = int(outside + result.report.planned.peak_bytes)
-            yield self._try(result.choice, self._traced(result.choice), predicted, is_compiled=False)
-
-    def estimate(self) -> FitTry | None:
-        """Returns the model's figures for the first plan; None without."""
-        if self.first is None:
-            return None
-        predicted = int(self._call.plain_memory.outside + self.first.report.planned.peak_bytes)
-        traced = self._traced(self.first.choice)
-        return self._try(self.first.choice, traced, predicted, is_compiled=False)
-
-    def _search(self, peak: float, method: str | None) -> Result:
-        """Searches for a plan of the verified gradient; without `method`, takes the faster of the plan found by that
-        of the settings and the one with alike layers, by the estimate of the whole step.
-
-        Args:
-          peak: limit of bytes for temporaries, with the gradients.
-          method: search method.
-        """
-        goal = Goal(peak=max(peak - self._gradients, 1.0), moves=self._moves)
-        results, faults = list[Result](), list[UnmetError]()
-        for each in dict.fromkeys([REGULAR, self._call.settings.method] if method is None else [method]):
-            try:
-                results.append(self._planners[self._main].search(goal, each))
-            except UnmetError as error:
-                faults.append(error)
-        if not results:
-            least = min(math.inf if error.least is None else error.least for error in faults)
-            raise UnmetError(str(faults[0]), least + self._gradients)
-        result = min(results, key=lambda each: self._call.seconds(self._traced(each.choice)))
-        planned = result.report.planned
-        planned = dataclasses.replace(planned, peak_bytes=planned.peak_bytes + self._gradients)
-        return result._replace(report=dataclasses.replace(result.report, planned=planned))
-
-    def _other(self, planner: Planner) -> CheckpointPlan:
-        """Returns the plan of a gradient that is not verified: within the limit by the model, or else the lowest."""
-        if planner.pricing.plain.peak <= self._room:
-            return CheckpointPlan()
-        goal = Goal(peak=float(max(self._room - self._gradients, 1)), moves=self._moves)
-        try:
-            return planner.plan(planner.search(goal).choice)
-        except UnmetError as error:
-            lowest = dataclasses.replace(goal, peak=1.02 * (error.least or math.inf))
-            return planner.plan(planner.search(lowest).choice)
-
-    def _trace(self, choice: Choice) -> TracedStep:
-        small = self._small if self.count > 1 else ()
-        return self._call.trace(Rules(self.plans(choice), self.count, small))
-
-    def _compiled(self, choice: Choice) -> FitTry:
-        traced = self._traced(choice)
-        each = self._try(choice, traced, traced.compile(self._call.chip_name).total, is_compiled=True)
-        self.tries.append(each)
-        self._call.show(each)
-        return each
-
-    def _try(self, choice: Choice, traced: TracedStep, size: int, *, is_compiled: bool) -> FitTry:
-        seconds = self._call.seconds(traced)
-        return FitTry(self.count, self.plan(choice).summary, size, is_compiled, seconds)
-
-
-def _gradient_types(loss: Loss) -> list[Any]:
-    pairs = zip(loss.program.closed.in_avals, loss.wanted, strict=True)
-    return [aval for aval, wanted in pairs if wanted]
-
-
 def _stored(call: StepCall, host_is_last: bool) -> Fitting:
     """Returns how a step fits: as found before, or by a new search, and another with the host if nothing fits."""
-    path = cache_folder("fits") / f"{call.fingerprint((VERSION, host_is_last))}.json"
+    path = cache_folder("fits") / f"{_fingerprint(call, (VERSION, host_is_last))}.json"
     if call.settings.cache:
         try:
             fitting = read_document(path, Fitting, FORMAT, VERSION)
@@ -377,11 +268,12 @@ def _stored(call: StepCall, host_is_last: bool) -> Fitting:
         except (GraphrlError, ValueError):
             pass
     try:
-        fitting = _search(call, call.counts())
+        found = find_fastest(call, call.counts())
     except UnmetError:
         if not host_is_last:
             raise
-        fitting = _search(call, call.counts(), moves=True)
+        found = find_fastest(call, call.counts(), moves=True)
+    fitting = _fitting(found)
     if call.settings.cache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -391,146 +283,29 @@ def _stored(call: StepCall, host_is_last: bool) -> Fitting:
     return fitting
 
 
-@pause_gc()
-def _search(call: StepCall, counts: Iterable[int], moves: bool = False) -> Fitting:
-    """Searches for the fastest way to fit a step.
-
-    Args:
-      call: a call of the step.
-      counts: numbers of microbatches, ascending.
-      moves: whether values may be moved to the host.
-
-    Raises:
-      UnmetError: nothing found fits; one line states the least bytes.
-    """
-    begin, memory = time.monotonic(), call.plain_memory
-    plain = FitTry(1, "as it is", memory.total, True, call.seconds(call.plain))
-    call.show(plain)
-    if memory.total <= call.limit:
-        return _fitting(call, None, [plain], begin)
-    if not call.plain.losses:
-        raise ProblemError("fit: the step takes no gradient by jax.grad or jax.value_and_grad, so nothing can be saved")
-    if memory.outside >= call.limit:
-        _unmet(call, memory.outside, "arguments and results alone need")
-    candidates, waiting = list[_Candidate](), list[_Candidate]()
-    best: _Found | None = None
-    least, fastest = math.inf, math.inf
-    for count in counts:
-        candidates.append(_Candidate(call, count, moves or call.settings.offload))
-        waiting.append(candidates[-1])
-        if candidates[-1].is_plain or fastest < candidates[-1].seconds < math.inf:  # more of them only take more time
-            best, least = _verified(waiting, best, least)
-            waiting = []
-            if best is not None:
-                break
-        fastest = min(fastest, candidates[-1].seconds)
-    best, least = _verified(waiting, best, least)
-    if best is None:
-        _unmet(call, least, "the least found is")
-    tries = [plain]
-    for candidate in candidates:
-        estimated = candidate.estimate()
-        tries += candidate.tries or ([estimated] if estimated else [])
-    lower = best.candidate.lower(best.choice)
-    return _fitting(call, best, [*tries, *lower], begin)
+def _fingerprint(call: StepCall, extra: Any) -> str:
+    """Hashes the step, the options, what else decides (`extra`), and the versions of graphrl and jax."""
+    settings, traced = call.settings, call.plain
+    options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
+    versions = installed_version(), jax.__version__, settings.verified_for(None)
+    shapes = [aval.str_short() for aval in traced.closed.in_avals]
+    text = program_text(traced.closed), shapes, traced.donated, sorted(call.step.batch_axis.items()), call.size
+    fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
+    return hashlib.sha256(fields.encode()).hexdigest()[:32]
 
 
-class _Found(NamedTuple):
-    """A way to run a step that fits: its seconds, the candidate and its choice."""
-
-    seconds: float
-    candidate: _Candidate
-    choice: Choice
-
-
-def _verified(candidates: Sequence[_Candidate], best: _Found | None, least: float) -> tuple[_Found | None, float]:
-    """Verifies candidates, the fastest by estimate first, until none is faster than the best that fits.
-
-    Returns:
-      the best, or None; and the least bytes of all that does not fit.
-    """
-    for candidate in sorted(candidates, key=lambda each: each.seconds):
-        if best is not None and candidate.seconds >= best.seconds:
-            break
-        try:
-            choice = candidate.verify()
-        except UnmetError as error:
-            least = min(least, error.least or math.inf)
-            continue
-        seconds = candidate.compiled(choice).seconds
-        if best is None or seconds < best.seconds:
-            best = _Found(seconds, candidate, choice)
-    return best, least
-
-
-def _unmet(call: StepCall, least: float, what: str) -> NoReturn:
-    """Raises the error that a limit cannot be met."""
-    fault = f"memory is {call.settings.budget}: {what} {format_bytes(least)} ({least:,.0f} bytes)"
-    raise UnmetError(fault, least)
-
-
-def _fitting(call: StepCall, found: _Found | None, tries: Sequence[FitTry], begin: float) -> Fitting:
-    """Creates the result of a search; None is found if the step stays as it is."""
-    count, plans, chosen = 1, tuple[CheckpointPlan, ...](), tries[0]
-    if found is not None:
-        count, plans = found.candidate.count, found.candidate.plans(found.choice)
-        chosen = found.candidate.compiled(found.choice)
+def _fitting(found: Found) -> Fitting:
+    """Converts the result of a search."""
+    call = found.call
     report = FitReport(
         function=call.name,
         chip=call.settings.resolved_chip.name,
         limit=call.limit,
         outside_bytes=call.plain_memory.outside,
         batch=call.size,
-        chosen=tries.index(chosen),
-        tries=tuple(tries),
-        search_seconds=time.monotonic() - begin,
+        chosen=found.chosen,
+        tries=found.tries,
+        search_seconds=found.seconds,
     )
-    return Fitting(count, None if call.size is None else call.size // count, plans, report)
-
-
-def _largest(call: StepCall) -> Fitting:
-    """Searches for the largest batch that fits without microbatches.
-
-    Raises:
-      UnmetError: not even one example fits.
-    """
-    own, fittings, faults = call.size or 1, dict[int, Fitting](), list[UnmetError]()
-
-    def fits(size: int) -> bool:
-        try:
-            fittings[size] = _search(dataclasses.replace(call, batch=size), (1,))
-        except UnmetError as error:
-            faults.append(error)
-        return size in fittings
-
-    # the lowest plan's bytes are nearly linear in the batch
-    lowest = _Candidate(dataclasses.replace(call, batch=own), 1, call.settings.offload).lowest
-    start = max(1, int(own * max(0.0, call.limit - call.plain_memory.outside) / max(lowest, 1.0)))
-    largest = largest_size(fits, start)
-    if not largest:
-        raise faults[-1]
-    return fittings[largest]
-
-
-def largest_size(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Searches for the largest size that fits; returns 0 if not even 1 fits.
-
-    A size larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
-    steps that double, then halves the interval.
-    """
-    low, high, guess, part = 0, None, start, precision
-    while high is None or high > low + _size_step(low, precision):
-        if fits(guess):
-            low = guess
-        else:
-            high = guess
-        if high is None:
-            guess = low + _size_step(low, part)
-        else:
-            guess = (low + high) // 2 if low else max(1, min(high - 1, math.ceil(high / (1 + part))))
-        part *= 2
-    return low
-
-
-def _size_step(size: int, precision: float) -> int:
-    return max(1, int(size * precision))
+    microbatch = None if call.size is None else call.size // found.count
+    return Fitting(found.count, microbatch, found.plans, report)

@@ -1,6 +1,6 @@
 """Reports on the plans of `graphrl.checkpoint`, as tables, figures and data.
 
-`CheckpointReport` describes one plan, `CheckpointCurve` plans within several limits, `FitReport` a whole step.
+`CheckpointReport` describes one plan, `CheckpointCurve` plans within several limits.
 """
 
 import dataclasses
@@ -307,88 +307,6 @@ class CheckpointCurve:
             compiled = ["compiled", "", *(format_bytes(point.compiled_bytes or 0) for point in self.points)]
             rows = [(*row, cell) for row, cell in zip(rows, compiled, strict=True)]
         return "\n".join([*align_columns(rows), *sizes_lines(self.sizes)])
-
-
-@dataclasses.dataclass(frozen=True)
-class FitTry:
-    """A way to run a training step, and its memory and time.
-
-    Attributes:
-      microbatches: number of microbatches.
-      plan: what its gradient does, in a few words.
-      bytes: bytes of the step at the peak: arguments, results and temporaries, less results in donated arguments.
-      is_compiled: whether the bytes are XLA's figure; else they are predicted.
-      seconds: estimated run time of the step in seconds, by roofline.
-    """
-
-    microbatches: int
-    plan: str
-    bytes: int
-    is_compiled: bool
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class FitReport:
-    """What `graphrl.fit` tried, and what it chose. `str()` of it is a table.
-
-    Attributes:
-      function: name of the step.
-      chip: name of the chip for which run times are estimated.
-      limit: limit of memory in bytes.
-      outside_bytes: bytes of arguments and results, less those of results in donated arguments.
-      batch: the batch size; None if no argument was named.
-      chosen: index of the way chosen.
-      tries: all ways: the step as it is first; at the end those that need less than the one chosen, by estimate.
-      search_seconds: seconds that fitting took, now or in an earlier process.
-      from_cache: whether the result was read from disk.
-    """
-
-    function: str
-    chip: str
-    limit: int
-    outside_bytes: int
-    batch: int | None
-    chosen: int
-    tries: tuple[FitTry, ...]
-    search_seconds: float
-    from_cache: bool = False
-
-    @property
-    def fitted(self) -> FitTry:
-        """The way chosen."""
-        return self.tries[self.chosen]
-
-    @property
-    def slowdown(self) -> float:
-        """Estimated time that it adds, as a share of the time of the step as it is."""
-        return self._slowdown(self.fitted)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Converts the report to a dictionary for `json.dump`, with the attributes and `slowdown`."""
-        return {**dataclasses.asdict(self), "slowdown": self.slowdown}
-
-    def __str__(self) -> str:
-        rows = [(self.function, "microbatches", "memory", "by", "fits", "step", "slowdown", "")]
-        for number, each in enumerate(self.tries):
-            by = "XLA" if each.is_compiled else "estimate"
-            times = format_seconds(each.seconds), f"{self._slowdown(each):+.1%}"
-            fits, mark = "yes" if each.bytes <= self.limit else "no", "chosen" if number == self.chosen else ""
-            rows.append((each.plan, str(each.microbatches), format_bytes(each.bytes), by, fits, *times, mark))
-        where = "read from the plan cache" if self.from_cache else "in a new search"
-        batch = "" if self.batch is None else f" at a batch of {self.batch}"
-        return "\n".join(
-            [
-                *align_columns(rows, left=1),
-                f"limit {format_bytes(self.limit)}{batch}, of which arguments and results take "
-                f"{format_bytes(self.outside_bytes)}",
-                f"times estimated by roofline of {self.chip}; fitted in {format_seconds(self.search_seconds)}, {where}",
-            ]
-        )
-
-    def _slowdown(self, each: FitTry) -> float:
-        plain = self.tries[0].seconds
-        return each.seconds / plain - 1.0 if plain else 0.0
 
 
 def _needed(report: CheckpointReport, is_part: bool = False) -> float:

@@ -8,8 +8,6 @@ jitted before is traced again within the context, and what was traced outside of
 """
 
 import contextlib
-import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,17 +20,13 @@ from jax.extend.source_info_util import register_exclusion
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from graphrl.errors import GraphrlError, ProblemError
-from graphrl.process import installed_version
-from graphrl.units import format_bytes, format_seconds, parse_bytes
 from graphrl.xla import libraries
 from graphrl.xla.checkpoint.derivative import differentiable
 from graphrl.xla.checkpoint.microbatches import Loss, Microbatches
 from graphrl.xla.checkpoint.plans import program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan, lift_tracers, program_of
-from graphrl.xla.checkpoint.report import FitTry
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
-from graphrl.xla.checkpoint.seconds import gradient_seconds
-from graphrl.xla.checkpoint.settings import Settings, Static, is_value, join_arguments
+from graphrl.xla.checkpoint.settings import Static, is_value, join_arguments
 from graphrl.xla.decorated import argument_names
 from graphrl.xla.libraries import Arguments, Library
 from graphrl.xla.topology import compile_for, concrete_mesh
@@ -46,6 +40,7 @@ except (ImportError, AttributeError):
 
 register_exclusion(__file__)  # its lines are not the user's
 
+SHARED = "fit is for one device: for several, plan the step's loss by graphrl.checkpoint(in_shardings=...)"
 MESH = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
 
 
@@ -175,11 +170,18 @@ class TracedStep(NamedTuple):
         """Compiles the step for a chip, present or not, by default jax's first device; returns its memory.
 
         Raises:
+          ProblemError: the step is for several devices.
           GraphrlError: XLA has no compiler for the chip here, does not compile the step, or reports no memory.
         """
         sharding = NamedSharding(concrete_mesh(MESH, chip), PartitionSpec())
         shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval in self.closed.in_avals]
-        memory = compile_for(core.jaxpr_as_fun(self.closed), *shapes, donate_argnums=self.donated).memory_analysis()
+        try:
+            compiled = compile_for(core.jaxpr_as_fun(self.closed), *shapes, donate_argnums=self.donated)
+        except ValueError as error:
+            if "incompatible devices" not in str(error):
+                raise
+            raise ProblemError(f"the step has shardings over several devices: {SHARED}") from error
+        memory = compiled.memory_analysis()
         if memory is None:
             raise GraphrlError("fit: this backend does not report the memory of a compiled step")
         sizes = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes
@@ -261,7 +263,7 @@ class Step:
             leaves, structure = jax.tree.flatten(call)
             devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
             if devices > 1:
-                raise ProblemError(f"fit: the step's arguments are on {devices} devices: must be on one")
+                raise ProblemError(f"the step's arguments are on {devices} devices: {SHARED}")
             if batch is not None:
                 axes = self._axes(args, kwargs, call)
                 leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
@@ -336,92 +338,6 @@ class Step:
         names = argument_names(self._fn, args, kwargs)[: len(encoded_args)]
         parts = [*zip(names, encoded_args, strict=True), *sorted(encoded_kwargs.items())]  # the order of jax's pytrees
         return [self.batch_axis.get(name) for name, part in parts for _ in jax.tree.leaves(part)]
-
-
-@dataclasses.dataclass(frozen=True)
-class StepCall:
-    """A call of a step to fit.
-
-    Attributes:
-      step: the step.
-      name: its name.
-      args, kwargs: its arguments.
-      settings: the options; the budget is the limit of memory.
-      progress: as in `fit`.
-      batch: batch size in place of that of the arguments.
-    """
-
-    step: Step
-    name: str
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    settings: Settings
-    progress: Callable[[str], None] | None
-    batch: int | None = None
-
-    @functools.cached_property
-    def limit(self) -> int:
-        """The limit of memory in bytes."""
-        return parse_bytes(str(self.settings.budget))
-
-    @functools.cached_property
-    def size(self) -> int | None:
-        """The batch size; None if no argument has the batch."""
-        if self.batch is not None or not self.step.batch_axis:
-            return self.batch
-        return self.step.batch(self.args, self.kwargs)
-
-    def trace(self, rules: Rules, count: int = 1) -> TracedStep:
-        """Traces the step, with one of `count` parts of its batch."""
-        batch = self.batch if count == 1 or self.size is None else self.size // count
-        return self.step.trace(rules, self.args, self.kwargs, batch)
-
-    @functools.cached_property
-    def plain(self) -> TracedStep:
-        """The step as it is."""
-        return self.trace(Rules())
-
-    @functools.cached_property
-    def plain_memory(self) -> StepMemory:
-        """XLA's figure for the step as it is."""
-        return self.plain.compile(self.chip_name)
-
-    @property
-    def chip_name(self) -> str | None:
-        """Name of the chip to compile for; None for jax's first device."""
-        return None if self.settings.chip is None else self.settings.resolved_chip.name
-
-    def show(self, way: FitTry) -> None:
-        """Reports progress: a way that XLA has compiled."""
-        if self.progress is not None:
-            fits = "fits" if way.bytes <= self.limit else f"does not fit {format_bytes(self.limit)}"
-            batch = "" if self.size is None else f"batch {self.size}, {way.microbatches} microbatches, "
-            self.progress(
-                f"{self.name}: {batch}{way.plan}: {format_bytes(way.bytes)}, {fits}; {format_seconds(way.seconds)}"
-            )
-
-    def seconds(self, traced: TracedStep) -> float:
-        """Estimates the run time of a traced step in seconds."""
-        return gradient_seconds(traced.closed, self.settings.resolved_chip)
-
-    def counts(self) -> Iterator[int]:
-        """Yields numbers of microbatches, ascending: divisors of the batch, each at least twice the one before."""
-        last = 1
-        yield last
-        for count in range(2, (self.size or 1) + 1):
-            if (self.size or 1) % count == 0 and count >= 2 * last:
-                last = count
-                yield count
-
-    def fingerprint(self, extra: Any) -> str:
-        """Hashes the step, the options, what else decides (`extra`), and the versions of graphrl and jax."""
-        settings, traced = self.settings, self.plain
-        options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
-        versions = installed_version(), jax.__version__, settings.verified_for(None)
-        shapes = [aval.str_short() for aval in traced.closed.in_avals]
-        text = program_text(traced.closed), shapes, traced.donated, sorted(self.step.batch_axis.items()), self.size
-        fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
-        return hashlib.sha256(fields.encode()).hexdigest()[:32]
 
 
 def _resized(leaf: Any, axis: int | None, size: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
-from graphrl.xla.checkpoint.fit import PRECISION, largest_size
+from graphrl.xla.checkpoint.ways import PRECISION, largest_size
 from reproduce.checkpoint.budgets import fitted
 from reproduce.checkpoint.measured import (
     FITTED,
@@ -111,7 +111,8 @@ def values(settings: Settings) -> Iterator[Table]:
     device = settings.device or (device_name() if jax.default_backend() != "cpu" else "")
     small = settings.quick or not device
     size = "small" if small else "full"
-    measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=bool(settings.device))
+    stored = settings.stored or bool(settings.device)
+    measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=stored)
     by_program = dict[str, dict[str, Figures]]()
     for name in settings.selected:
         key = {"what": "values", "program": name, "size": size, "device": device}

@@ -81,7 +81,7 @@ def device(settings: Settings) -> Iterator[Table]:
     """
     if not settings.among(METHODS):
         raise GraphrlError(f"section device has none of these methods: it has {', '.join(METHODS)}")
-    stored, name = bool(settings.device), settings.device or device_name()
+    stored, name = settings.stored or bool(settings.device), settings.device or device_name()
     measurements = Measurements(settings.out / "measured.jsonl", retry=settings.retry, stored=stored)
     tasks = {program: _tasks(settings, name, program) for program in settings.selected}
     missing = [task for some in tasks.values() for task in some if measurements.lacks(_key(settings, name, task))]

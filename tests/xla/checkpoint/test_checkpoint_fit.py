@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from xla_programs import loose_numerics
 
 import graphrl
@@ -235,6 +236,31 @@ def test_options_at_fault(options: Any, fault: str) -> None:
     with pytest.raises(GraphrlError, match=fault):
         fit(step, *arguments(), **options)
     assert parse_bytes("1kB") < plain()
+
+
+def spread(params: Any, x: jax.Array) -> Any:
+    """A step with a sharding over two devices."""
+    halves = NamedSharding(jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,)), PartitionSpec("data"))
+    x = jax.lax.with_sharding_constraint(x, halves)
+    return jax.value_and_grad(lambda w: jnp.square(layers(w, x)).mean())(params["weights"])
+
+
+def test_steps_on_several_devices_are_refused_with_what_to_use() -> None:
+    params, _, x, _ = arguments()
+    two = NamedSharding(AbstractMesh((2,), ("data",)), PartitionSpec("data"))
+    calls = [
+        (
+            "the step's arguments are on 2 devices",
+            lambda: fit(spread, params, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=two), memory="1MB"),
+        ),
+        ("the step has shardings over several devices", lambda: fit(spread, params, x, memory="1MB")),
+        ("fit takes no in_shardings", lambda: fit(spread, params, x, memory="1MB", in_shardings=(None, two))),
+        ("fit takes no mesh", lambda: fit(spread, params, x, memory="1MB", mesh=two.mesh)),
+    ]
+    for fault, call in calls:
+        with pytest.raises(ProblemError, match=rf"{fault}: .* by graphrl.checkpoint\(in_shardings=...\)$") as raised:
+            call()
+        assert "\n" not in str(raised.value)
 
 
 class Network(nnx.Module):
