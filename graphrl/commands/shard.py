@@ -12,7 +12,7 @@ from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.optimize import check_seed
 from graphrl.progress import progress
-from graphrl.sharding.plan import ShardingPlan
+from graphrl.sharding.plan import ShardingPlan, gap_text
 from graphrl.sharding.problem import ShardingProblem, read_problem
 from graphrl.sharding.reduce import Reduced
 from graphrl.sharding.search import Report, search
@@ -29,7 +29,8 @@ strategies. The command searches for the least sum of costs with which the bytes
 far from the optimum the plan can be. It reads the files of the ASPLOS / EuroSys 2025 contest on intra-operator
 parallelism, plain or gzipped.
 
-The best plan so far is always in the file of --output: the command may be killed at any moment."""
+The file of --output has the best plan so far, at most a second old: the command may be killed at any moment. Ctrl-C
+ends the search with its best plan."""
 
 EXAMPLES = """examples:
   graphrl shard problem.json.gz
@@ -116,7 +117,7 @@ def _progress(problem: ShardingProblem, limit: float) -> Iterator[Callable[[Repo
 def _text(state: Report) -> str:
     if state.cost is None:
         return "no feasible plan yet"
-    return f"cost {state.cost:,}, at most {100 * (state.cost / max(1, state.bound) - 1):.2f}% above the optimum"
+    return f"cost {state.cost:,}, {gap_text(state.cost, state.bound)}"
 
 
 def _print(
@@ -127,16 +128,17 @@ def _print(
         return
     sizes = _sizes(problem, reduced)
     if args.json:
-        print_json({**plan.to_dict(), "gap": plan.gap if plan.bound else None, "sizes": sizes, "written": written})
+        print_json(
+            {**plan.to_dict(), "gap": plan.gap if math.isfinite(plan.gap) else None, "sizes": sizes, "written": written}
+        )
         return
     full, small = sizes["problem"], sizes["reduced"]
-    gap = "optimal" if plan.cost <= plan.bound else f"the cost is at most {100 * plan.gap:.2f}% above the optimum"
     lines = [
         f"{plan.problem}: {full['nodes']:,} nodes, {full['edges']:,} edges, {full['strategies']:,} strategies",
         f"reduced to   {small['nodes']:,} nodes, {small['edges']:,} edges, {small['strategies']:,} strategies, "
         f"{small['times']:,} times of {full['times']:,} at which memory can bind",
-        f"cost         {plan.cost:,}",
-        f"lower bound  {plan.bound:,}: {gap}",
+        f"cost         {plan.cost:,}, {gap_text(plan.cost, plan.bound)}",
+        f"lower bound  {plan.bound:,}",
     ]
     share = "no limit" if plan.limit is None else f"{100 * plan.peak_bytes / max(1, plan.limit):.2f}% of the limit"
     lines.append(f"peak memory  {format_bytes(plan.peak_bytes)}, {share}")

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined
+from graphrl.errors import ProblemError
 from graphrl.sharding.reduce import Reduced, incidence
 
 MAX_WATCHED = 128  # times that are watched at once; more replace those that bind least
-CAP = 2**62  # sum of the costs that a group sees at once
+MOST = 2**62  # of the sum of all costs of a plan, with its prohibitive ones
 
 
 class Model(NamedTuple):
@@ -38,6 +39,7 @@ class Model(NamedTuple):
     usage_offset: np.ndarray
     usage: np.ndarray
     room: np.ndarray
+    cap: int  # costs from here on are cut to it: plans that cost as much may have a prohibitive cost, and are not kept
 
 
 class State(NamedTuple):
@@ -67,17 +69,24 @@ class State(NamedTuple):
 
 
 def model_of(reduced: Reduced) -> Model:
-    """Returns the arrays of a reduced problem; prohibitive costs are so large that no sum of them overflows."""
+    """Returns the arrays of a reduced problem; prohibitive costs become ones of which no sum overflows.
+
+    Raises:
+      ProblemError: every plan costs as much as these.
+    """
     first, edge = incidence(len(reduced.sizes), reduced.edges)
     group = np.repeat(np.arange(len(reduced.sizes)), np.diff(first))
     is_first = reduced.edges[edge, 0] == group
     width = reduced.sizes[reduced.edges[edge, 1]]
     other = np.where(is_first, reduced.edges[edge, 1], reduced.edges[edge, 0])
-    cap = CAP // (int(np.diff(first).max(initial=0)) + 2)
+    cap = MOST // max(1, len(reduced.sizes) + len(reduced.edges))
+    least = sum(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).tolist()) if len(reduced.cost) else 0
+    if least >= cap:
+        raise ProblemError(f"every plan costs {least:,} or more, of at most {cap:,} here: use a larger unit for costs")
     return Model(
         reduced.offset, np.minimum(reduced.cost, cap), np.minimum(reduced.edge_cost, cap), first, other,
         reduced.edge_offset[edge], np.where(is_first, width, 1), np.where(is_first, 1, width), reduced.user,
-        np.ascontiguousarray(reduced.span), reduced.usage_offset, reduced.usage, reduced.room,
+        np.ascontiguousarray(reduced.span), reduced.usage_offset, reduced.usage, reduced.room, cap,
     )  # fmt: skip
 
 
@@ -305,6 +314,8 @@ def _energy(state: State) -> float:
 @inlined
 def _record(model: Model, state: State) -> None:
     """Keeps the labels if they are feasible and the best so far."""
+    if state.numbers[1] >= model.cap:
+        return
     if state.numbers[2] >= 0 and state.numbers[1] >= state.numbers[2]:
         return
     for a in range(state.numbers[0]):

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
 from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading, write_figure
-from graphrl.sharding.plan import ShardingPlan
+from graphrl.sharding.plan import ShardingPlan, gap_text
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.units import byte_unit, format_bytes
 
@@ -30,8 +30,13 @@ def plot(problem: ShardingProblem, plan: ShardingPlan, path: str | os.PathLike[s
     _draw_memory(memory, problem, strategies)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
-    gap = "optimal" if plan.gap == 0 else f"bound {plan.bound:,} (gap {100 * plan.gap:,.2f}%)"
-    facts = [f"cost {plan.cost:,}", gap, f"{plan.seconds:.0f} s", f"{len(node):,} nodes, {len(edge):,} edges"]
+    facts = [
+        f"cost {plan.cost:,}",
+        f"bound {plan.bound:,}",
+        gap_text(plan.cost, plan.bound),
+        f"{plan.seconds:.0f} s",
+        f"{len(node):,} nodes, {len(edge):,} edges",
+    ]
     draw_heading(memory, problem.name, plan.method, facts, above=14)
     write_figure(figure, path)
     return figure

@@ -5,6 +5,7 @@ Its file has the format "graphrl-sharding", version 1. The contest's answer is t
 
 import dataclasses
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,7 @@ class ShardingPlan:
     @property
     def gap(self) -> float:
         """Relative gap of the cost above the bound; infinite for a bound of 0 below the cost."""
-        if self.cost <= self.bound:
-            return 0.0
-        return self.cost / self.bound - 1 if self.bound > 0 else float("inf")
+        return gap(self.cost, self.bound)
 
     def check(self, problem: ShardingProblem) -> None:
         """Checks the plan against its problem: recomputes cost and peak.
@@ -92,3 +91,19 @@ class ShardingPlan:
     def contest_list(self) -> str:
         """Returns the contest's answer: the strategies in brackets."""
         return json.dumps(self.strategies)
+
+
+def gap(cost: int, bound: int) -> float:
+    """Returns the relative gap of a cost above a lower bound; infinite for a bound of 0 below the cost."""
+    if cost <= bound:
+        return 0.0
+    return cost / bound - 1 if bound > 0 else math.inf
+
+
+def gap_text(cost: int, bound: int) -> str:
+    """Returns in words how far from the optimum a plan of this cost can be."""
+    if cost <= bound:
+        return "optimal"
+    if bound <= 0:
+        return "no bound above 0"
+    return f"at most {100 * gap(cost, bound):,.2f}% above the optimum"

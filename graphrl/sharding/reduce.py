@@ -88,8 +88,9 @@ def reduce_problem(problem: ShardingProblem, *, merge: bool = True) -> Reduced:
       merge: False to leave out the rules that compare and merge: for measurements of what they bring.
 
     Raises:
-      ProblemError: the problem has no feasible plan, which the rules show.
+      ProblemError: the problem has no feasible plan, which the rules show; or its costs are too large to be added.
     """
+    _check_costs(problem)
     reduced = _pruned(_start(problem), 0)
     if merge:
         # strategies of nodes with thousands of neighbours take long to compare: first these are merged
@@ -99,6 +100,17 @@ def reduce_problem(problem: ShardingProblem, *, merge: bool = True) -> Reduced:
                 before = len(reduced.cost), len(reduced.edge_cost)
                 reduced = _pruned(_merged(reduced), pairs)
     return _binding(reduced)
+
+
+def _check_costs(problem: ShardingProblem) -> None:
+    """Refuses costs of which sums would be taken for prohibitive ones."""
+    most = 0.0
+    for cost, offset in ((problem.cost, problem.offset), (problem.edge_cost, problem.edge_offset)):
+        if len(cost):
+            possible = np.where(cost < PROHIBITIVE, cost, 0).astype(float)
+            most += np.maximum.reduceat(possible, offset[:-1]).sum()
+    if most >= PROHIBITIVE:
+        raise ProblemError(f"costs below 10^18 may add up to {most:.2g}, above 10^18: use a larger unit for costs")
 
 
 def incidence(groups: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -305,6 +317,3 @@ def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
     offset = np.append(reduced.offset, reduced.offset[-1] + 1)
     user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, local)
     return dataclasses.replace(thinned, user=user, span=span, usage_offset=usage_offset, usage=usage, room=room)
-
-
-# The compiled functions below take the arrays of `Reduced`, and write to their last arguments.

@@ -238,5 +238,7 @@ def test_it_is_for_the_makespan() -> None:
         )
     with pytest.raises(ProblemError, match="must be false for a policy with the decoder 'changes'"):
         graphrl.optimize(layered(20, 0), objective="max_load", method="go:alone=true", seconds=1)
+    with pytest.raises(ProblemError, match="needs 10 s or more"):  # else the list schedule would be its plan
+        graphrl.optimize(layered(20, 0), objective="makespan", devices=2, method="go:alone=true", seconds=1)
     with pytest.raises(ProblemError, match="group_counts"):
         GoSettings(decoder="groups", group_counts=())

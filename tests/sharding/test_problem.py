@@ -12,7 +12,7 @@ import pytest
 from shardings import TINY, random_problem, write
 
 from graphrl.errors import GraphrlError, PlanError, ProblemError
-from graphrl.sharding.plan import ShardingPlan
+from graphrl.sharding.plan import ShardingPlan, gap_text
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, read_problem
 
 
@@ -109,6 +109,12 @@ def test_a_plan_is_saved_and_checked(tmp_path: Path) -> None:
     assert loaded == plan
     assert loaded.contest_list() == "[0, 0]"
     loaded.check(problem)
+
+
+def test_the_gap_is_in_words() -> None:
+    assert gap_text(8, 8) == "optimal"
+    assert gap_text(12, 8) == "at most 50.00% above the optimum"
+    assert gap_text(12, 0) == "no bound above 0"
 
 
 def test_wrong_plans_are_refused(tmp_path: Path) -> None:

@@ -129,3 +129,40 @@ def test_the_bound_of_a_tree_is_its_optimum() -> None:
         dual.sweep(model, messages, True)
         bound = dual.sweep(model, messages, False)
     assert reduced.constant - (-bound // messages.scale) == brute_force(tree)
+
+
+def coloured(nodes: int, pairs: list[tuple[int, int]]) -> ShardingProblem:
+    """Nodes of three strategies that cost 1 to 3, and edges that forbid equal ones."""
+    forbidden = np.where(np.eye(3, dtype=bool), PROHIBITIVE, 0).ravel()
+    return ShardingProblem(
+        "coloured", np.arange(nodes + 1) * 3, np.tile([1, 2, 3], nodes), np.ones(3 * nodes, np.int64),
+        np.tile([[0, 1]], (nodes, 1)), np.array(pairs), np.arange(len(pairs) + 1) * 9, np.tile(forbidden, len(pairs)),
+        nodes,
+    )  # fmt: skip
+
+
+def test_plans_with_prohibitive_costs_are_no_progress() -> None:
+    """Labels that fit into memory but have prohibitive costs are neither kept nor reported."""
+    problem = coloured(4, list(itertools.combinations(range(4), 2)))  # no three colours will do
+    reports: list[Report] = []
+    with pytest.raises(ProblemError, match="no feasible plan was found"):
+        search(problem, 0.3, **ONE_THREAD, report=reports.append)
+    assert [report.cost for report in reports] == [None] * len(reports)
+
+
+@pytest.mark.parametrize("nodes", [9, 14, 16, 24])
+def test_many_prohibitive_costs_do_not_overflow(nodes: int) -> None:
+    reduced = reduce_problem(
+        coloured(nodes, [(v, w) for v in range(nodes) for w in (v + 1, v + 3) if w < nodes]), merge=False
+    )
+    model = moves.model_of(reduced)
+    state = moves.start(model, np.zeros(nodes, np.int64), 1.0, 0)  # every edge is prohibitive
+    assert int(state.numbers[1]) == nodes + len(reduced.edges) * int(model.cap)
+    assert state.numbers[2] < 0
+
+
+def test_costs_that_add_up_to_prohibitive_ones_are_refused() -> None:
+    problem = coloured(3, [(0, 1)])
+    problem.cost[:] = 4 * 10**17
+    with pytest.raises(ProblemError, match="use a larger unit"):
+        reduce_problem(problem)

@@ -184,15 +184,16 @@ def solve(
       samples: number of plans per round.
       tries: number of changes of single ops, or clusters, per round.
       rounds: number of rounds; 0 returns the quick rule's plan.
-      finetune: number of PPO updates on the graph before the rounds, each on newly sampled plans; limited by the
-        budget's evaluations, but not by its seconds.
+      finetune: number of updates of the policy (by PPO, or with groups by REINFORCE) on the graph before the rounds,
+        each on newly sampled plans; limited by the budget's evaluations, but not by its seconds.
       alone: True leaves out the list schedule: the first plan is the best that the policy draws, better or not; only
         for the decoder "groups".
       checkpoint: a checkpoint of `graphrl train go`, or a file of `Policy.save`; by default the shipped policy.
 
     Raises:
       GraphrlError: the checkpoint cannot be read.
-      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder.
+      ProblemError: an option is out of range; the policy is for another objective, or has the other decoder; or the
+        budget is too short for `alone`.
     """
     for name, value, least, most in (
         ("samples", samples, 1, MAX_PLANS), ("tries", tries, 0, MAX_TRIES), ("rounds", rounds, 0, MAX_PLANS),
@@ -205,9 +206,11 @@ def solve(
         raise ProblemError(
             "alone is true: must be false for a policy with the decoder 'changes', which starts from a plan"
         )
+    seconds = math.inf if task.budget.seconds is None else task.budget.seconds
+    if alone and seconds < DRAW_SECONDS:
+        raise ProblemError(f"alone is true: needs {DRAW_SECONDS:g} s or more, since below no groups are drawn")
     with task.paused_clock():
         decoder.prepare()
-    seconds = math.inf if task.budget.seconds is None else task.budget.seconds
     start = decoder.start(task.graph, task.problem, HINT_SHARE * seconds)
     if _round_seconds(task.graph) > seconds - task.seconds and not finetune:
         return task.answer(task.plan(*decoder.plan_of(task.graph, task.problem, start), evaluations=1))
@@ -396,7 +399,9 @@ class _Search:
         return count if most is None else min(count, most - self.evaluations)
 
     def learn(self, updates: int) -> None:
-        """Trains the policy with PPO on plans around the best choices, and adopts the best plan if it is better."""
+        """Trains the policy on the graph, by PPO on plans around the best choices or with groups by REINFORCE; adopts
+        the best plan on the way if it is better.
+        """
         if self._policy.config.decoder == "groups":
             self._learn_groups(updates)
             return
@@ -408,7 +413,7 @@ class _Search:
             updates = min(updates, (most - self.evaluations) // settings.ppo.environments)
         if updates < 1:
             return
-        key = jax.random.fold_in(jax.random.key(self._task.seed), MAX_PLANS)  # differs from every round's key
+        key = jax.random.fold_in(jax.random.key(self._task.seed), MAX_PLANS)  # differs from those of rounds
         params, best = fine_tune(settings, self._policy.params, self._instance, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * settings.ppo.environments - 1
@@ -425,7 +430,7 @@ class _Search:
         assert isinstance(decoder, Decoder)
         to, seconds = common_sizes([task.graph]), decoder.rank(*self._best)[1]  # the unit of rewards
         instances = [make_groups(task.graph, task.problem, to, count, seconds) for count in config.group_counts]
-        key = jax.random.fold_in(jax.random.key(task.seed), MAX_PLANS)  # differs from every round's key
+        key = jax.random.fold_in(jax.random.key(task.seed), MAX_PLANS)  # differs from those of rounds
         params, placement, place = group_learner.fine_tune(config, self._policy.params, instances, key, updates)
         self._policy = dataclasses.replace(self._policy, params=params)
         self.evaluations += updates * config.ppo.environments
