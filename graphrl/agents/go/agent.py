@@ -157,7 +157,7 @@ Climb = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 @solver(
     "go",
-    "the best of the plans that GO's policy draws around a quick rule's",
+    "the best of the plans that GO's policy draws and of a quick rule's",
     colocates=True,
     objectives=tuple(DECODERS),
     digest=Policy.digest_of,
