@@ -270,7 +270,7 @@ def scratch_of(model: Model) -> Scratch:
 def blocks(
     model: Model, state: State, scratch: Scratch, rounds: int, largest: int, temperature: float, noise: float
 ) -> None:
-    """Moves trees of groups at once: each gets its best labels, by dynamic programming, under perturbed costs.
+    """Moves whole trees of groups: each gets its best labels, by dynamic programming, under perturbed costs.
 
     Memory is linear in it: its bytes at watched times, by their weights times a random factor. The tree keeps its new
     labels if the energy accepts them.

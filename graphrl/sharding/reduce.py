@@ -283,7 +283,7 @@ def _usages(
 
 
 def _binding(reduced: Reduced) -> Reduced:
-    """Without the times at which all usages fit at once, and those at which they fit if they do at another time."""
+    """Without the times at which all usages fit together, and those at which they fit if they do at another time."""
     sizes = np.diff(reduced.usage_offset)
     most = np.maximum.reduceat(reduced.usage, reduced.usage_offset[:-1]) if len(sizes) else sizes
     change = np.zeros(len(reduced.room) + 1, np.int64)

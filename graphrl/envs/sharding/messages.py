@@ -1,6 +1,6 @@
-"""Min-sum messages with multipliers of memory, in pure JAX: a search on all edges at once, for many instances or seeds.
+"""Min-sum messages with multipliers of memory, in pure JAX: all edges in parallel, many instances or seeds.
 
-A dual method. Messages on edges move costs between nodes, as in TRW-S (Kolmogorov 2006), but on all edges at once: the
+A dual method. Messages on edges move costs between nodes, as in TRW-S (Kolmogorov 2006), but all edges in parallel: the
 bound of the linear relaxation never falls, and news travels an edge a round. Multipliers price bytes at each time: they
 rise where the last plan exceeds the limit, and fall where it does not. Labels are decoded in the order of edges: a node
 takes the strategy that is best for the labels of nodes before it and the messages of those after it. That takes a round

@@ -1,7 +1,7 @@
 """Whole training steps: their gradients follow plans, and XLA reports the memory of the whole step.
 
 A training step takes a gradient somewhere within, by `jax.value_and_grad` (as NNX and Equinox do too). Once a step is
-traced, its forward and its backward pass can no longer be told apart, and custom derivatives are gone. So plans enter
+traced, its forward and its backward pass are not distinguished, and custom derivatives are gone. So plans enter
 while it is traced: `jax.grad` and `jax.value_and_grad` then differentiate the planned function (`_planned_vjp`). The
 plans to follow are a context of jax (`jax.make_user_context`), part of the keys of all its caches: a step that was
 jitted before is traced again within the context, and what was traced outside of it stays as it is.

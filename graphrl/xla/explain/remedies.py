@@ -333,7 +333,7 @@ def _unfused(memory: Memory, present: Sequence[Array], saving: Saving) -> Iterat
 
 
 def _collectives(present: Sequence[Array], saving: Saving) -> Iterator[Remedy]:
-    """Yields a remedy for results of several collectives at once."""
+    """Yields a remedy for results of several collectives together."""
     results = [array for array in present if array.cause == COLLECTIVE]
     if len(results) > 1:
         text = "gather one array at a time: jax.lax.scan over layers, or jax.lax.optimization_barrier before each use"

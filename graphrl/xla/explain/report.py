@@ -105,7 +105,7 @@ class Explanation:
       peak: origin of the instruction that runs at the peak.
       timeline: bytes of arrays by cause, `[T]` each, over the T instructions.
       peak_time: index of the peak in `timeline`.
-      backward_time: index of the first instruction of the backward pass; None if there is none.
+      backward_time: index of the first instruction of the backward pass; None without one.
       limit_bytes: memory of the device, if known.
     """
 

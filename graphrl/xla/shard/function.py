@@ -1,7 +1,7 @@
 """`graphrl.shard_problem` and `graphrl.shard`: a function, the problem of its shardings, and the function split.
 
-The plan's shardings are written into the function as constraints: each result of an equation is left as its strategy
-says, each operand is read so. XLA's partitioner then inserts the collectives. Under a limit of memory, a gathered value
+The plan's shardings are written into the function as constraints: results and operands of each equation are split
+by its strategy. XLA's partitioner then inserts the collectives. Under a limit of memory, a gathered value
 is not kept from the forward to the backward pass: it is gathered again.
 """
 
@@ -118,7 +118,7 @@ class ShardableFunction:
         self.problem: ShardingProblem = self.program.problem(function_name(fn), limit)
 
     def apply(self, strategies: Sequence[int]) -> ShardedFunction:
-        """Returns the function split as a plan of the problem says.
+        """Returns the function split by a plan of the problem.
 
         Args:
           strategies: a strategy for each node, as `graphrl shard` and `problem.total_cost` take them.
@@ -185,7 +185,7 @@ def shard_problem(
       mesh: devices, with automatic axes. An abstract mesh gets jax's devices or, for a `chip` that is not here, devices
         to compile for (extra `gpu-compile`).
       *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s.
-      memory: limit of the memory of one device, in bytes or as "12GiB"; by default there is none.
+      memory: limit of the memory of one device, in bytes or as "12GiB"; by default unlimited.
       chip: the kind of the devices, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of
         jax's first device, or an A100 if it is unknown.
       link: the link between devices, a name in `graphrl.graphs.roofline.INTERCONNECTS` or an `Interconnect`, or one for

@@ -1,7 +1,7 @@
 """Strategies of an equation on a mesh: each mesh axis splits one factor of the equation, or none.
 
 For a product `bi,ij->bj` an axis can split the batch b, the columns j, or the contracted i; or all its devices compute
-the same. Partial sums over i are added at once: by an all-reduce, or by a reduce-scatter that leaves the result split
+the same. Partial sums over i are added immediately: by an all-reduce, or a reduce-scatter that leaves the result split
 along one of its dimensions. A strategy fixes how operands are read and how results are left; changes between the two
 are collectives of the problem's edges. Factors are those of `checkpoint/factors.py`.
 """
