@@ -15,7 +15,6 @@ if __name__ == "__main__":
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 import graphrl
 from graphrl.graphs.roofline import Interconnect
@@ -73,7 +72,7 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 def main() -> None:
     """Prints the figures of all functions."""
-    mesh, figures = Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b")), {}
+    mesh, figures = jax.make_mesh((2, 4), ("a", "b")), {}  # with explicit axes
     for name, (fn, args) in functions().items():
         own = graphrl.shard(fn, mesh, *args, chip=SLOW, link=FAST, seconds=1, memory="1GiB")
         results, expected = own(*jax.device_put(args, own.in_shardings)), jax.jit(fn)(*args)

@@ -6,14 +6,13 @@ is not kept from the forward to the backward pass: it is gathered again.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphrl.errors import ProblemError
 from graphrl.graphs.readers.jaxpr.work import inner_jaxprs
@@ -182,8 +181,8 @@ def shard_problem(
 
     Args:
       fn: a function of arrays in pytrees, such as a training step or `jax.value_and_grad(loss)`.
-      mesh: devices, with automatic axes. An abstract mesh gets jax's devices or, for a `chip` that is not here, devices
-        to compile for (extra `gpu-compile`).
+      mesh: devices; its axes are used as automatic ones. An abstract mesh gets jax's devices or, for a `chip` that is
+        not here, devices to compile for (extra `gpu-compile`).
       *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s.
       memory: limit of the memory of one device, in bytes or as "12GiB"; by default unlimited.
       chip: the kind of the devices, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of
@@ -192,7 +191,7 @@ def shard_problem(
         each mesh axis; by default that of the chip.
 
     Raises:
-      ProblemError: the mesh has one device or explicit axes, or the limit is no number of bytes.
+      ProblemError: the mesh has one device, or the limit is no number of bytes.
       GraphrlError: unknown chip or link, or there are no devices for the mesh.
     """
     if not isinstance(mesh, Mesh | AbstractMesh):
@@ -202,9 +201,10 @@ def shard_problem(
         raise ProblemError(f'memory is {memory!r}: must be a number of bytes of one device, as in "12GiB"')
     figures = find_chip(chip if chip is not None else chip_here() or DEFAULT_CHIP)
     devices = concrete_mesh(mesh, None if chip is None else figures.name)
+    if devices.size == 1:
+        raise ProblemError("mesh has one device: must have several")
+    devices = Mesh(devices.devices, devices.axis_names, axis_types=(AxisType.Auto,) * len(devices.axis_names))
     layout = layout_on(devices, figures, link)
-    if math.prod(layout.sizes.values()) == 1 or not layout.is_automatic:
-        raise ProblemError("mesh has one device or explicit axes: must have several devices and axes of type Auto")
     return ShardableFunction(fn, devices, args, layout, figures, limit)
 
 
