@@ -105,6 +105,7 @@ def test_what_the_backward_pass_needs_is_kept_and_has_its_line(explanation: Expl
     assert "h = jnp.tanh(h @ w)" in Path(__file__).read_text().splitlines()[kept.source.line - 1]
     assert kept.shape == "f32[2048,128]"
     assert explanation.backward_time is not None
+    assert abs(explanation.backward_time - explanation.peak_time) < len(explanation.timeline[KEPT]) / 4
     assert "kept for the backward pass" in str(explanation)
     assert line_of(kept.source) in str(explanation)
 

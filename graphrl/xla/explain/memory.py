@@ -152,14 +152,22 @@ class Memory:
 
     @functools.cached_property
     def backward_time(self) -> int | None:
-        """Time of the first instruction of the backward pass that computes more than a constant; None without one."""
-        computing = (
-            time
-            for time, node in self.running.items()
-            if is_backward(self.module.sources[node.instruction.attributes.metadata].op_name)
+        """Time at which the backward pass begins; None without one.
+
+        XLA may run single instructions of either pass within the other. This is the time that leaves the fewest on the
+        wrong side, without those that only write constants.
+        """
+        computing = [
+            (time, is_backward(name))
+            for time, node in sorted(self.running.items())
+            if "jvp(" in (name := self.module.sources[node.instruction.attributes.metadata].op_name)
             and not _opcodes(self.module, node.instruction) <= _FILLING
-        )
-        return min(computing, default=None)
+        ]
+        backward = np.array([which for _, which in computing], bool)
+        if not backward.any():
+            return None
+        wrong = np.append(0, np.cumsum(backward)) + np.append(np.cumsum(~backward[::-1])[::-1], 0)
+        return computing[int(wrong[:-1].argmin())][0]
 
     @functools.cached_property
     def writers(self) -> dict[int, tuple[Node, ...]]:

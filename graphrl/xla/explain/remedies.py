@@ -238,11 +238,10 @@ def _recomputation(memory: Memory, present: Sequence[Array], saving: Saving) -> 
     left = carried + sum(array.bytes for array in flat) - sum(array.bytes for array in cheap) + _one_of_each(cheap)
     share = min(1.0, -(-100 * left // size) / 100)
     text = f"recompute instead of keeping: graphrl.checkpoint(loss, budget={share:g})"
-    if stacked:
-        text += ", or jax.checkpoint around the loop's body"
+    text += ", or jax.checkpoint around the loop's body" if stacked else " (not on CPUs: XLA undoes it there)"
     yield Remedy("recompute", text, saving([*stacked, *cheap], again), _main_source([*stacked, *cheap] or kept), share)
     moving = sum(loop.slice_bytes for loop in loops) + max((array.bytes for array in flat), default=0)
-    text = "offload to the host's memory, as fast as its link: jax.checkpoint, save_and_offload_only_these_names"
+    text = "offload to a GPU's or TPU's host, as fast as its link: jax.checkpoint, save_and_offload_only_these_names"
     yield Remedy("offload", text, saving(kept, 2 * moving), _main_source(kept))
 
 
