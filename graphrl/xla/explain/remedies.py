@@ -38,6 +38,7 @@ from graphrl.xla.planning.temp_search import search_orders, targets_of, temp_bou
 from graphrl.xla.recompute.loops import unchanged
 from graphrl.xla.settings import Settings
 
+Saving = Callable[..., int]  # bytes saved without some arrays: `saving` of `remedies`
 LEAST_SHARE = 0.005  # of the program's bytes: smaller savings are left out
 _COUNTER_BYTES = 64  # values that a loop carries and that are smaller count nothing
 _DONATIONS = 3  # most arguments whose donation alone is evaluated
@@ -222,9 +223,6 @@ def _argument(parameter: Instruction, module: HloModule) -> str:
     name = module.sources[parameter.attributes.metadata].op_name or parameter.name
     match = re.match(r"\w+", name)
     return match[0] if match else name
-
-
-Saving = Callable[..., int]
 
 
 def _recomputation(memory: Memory, present: Sequence[Array], saving: Saving) -> Iterator[Remedy]:

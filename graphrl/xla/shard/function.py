@@ -182,7 +182,7 @@ def shard_problem(
       fn: a function of arrays in pytrees, such as a training step or `jax.value_and_grad(loss)`.
       mesh: devices; its axes are used as automatic ones. An abstract mesh gets jax's devices or, for a `chip` that is
         not here, devices to compile for (extra `gpu-compile`).
-      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s.
+      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s. Their own shardings do not matter.
       memory: limit of the memory of one device, in bytes or as "12GiB"; by default unlimited.
       chip: the kind of the devices, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of
         jax's first device, or an A100 if it is unknown.
