@@ -284,9 +284,9 @@ def test_a_step_with_rules_of_its_own_is_tried_with_gradients_that_wait() -> Non
 
     weights, x = arguments()[0]["weights"], arguments()[2]
     lines: list[str] = []
+    limit = needed(jax.grad(ruled), weights, x) // 2
     with pytest.raises(ProblemError, match="the least found is"):
-        own = needed(jax.grad(ruled), weights, x)
-        fit(jax.grad(ruled), weights, x, memory=f"{own // 2}B", progress=lines.append)
+        fit(jax.grad(ruled), weights, x, memory=f"{limit}B", progress=lines.append)
     plans = [line.split(": ")[1] for line in lines]
     assert plans[0] == "as it is"
     assert "as it is, gradients wait" in plans
