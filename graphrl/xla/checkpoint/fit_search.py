@@ -37,7 +37,8 @@ class FitTry:
 
     Attributes:
       microbatches: number of microbatches.
-      plan: what its gradient does, in a few words.
+      plan: what its gradient does, in a few words. "as it is, gradients wait": only the step's own `jax.checkpoint`s
+        compute again, and gradients wait for one another, which saves memory.
       bytes: bytes of the step at the peak: arguments, results and temporaries, less results in donated arguments.
       is_compiled: whether the bytes are XLA's figure; else they are predicted.
       seconds: estimated run time of the step in seconds, by roofline.
