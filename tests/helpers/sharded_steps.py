@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 import graphrl
 from graphrl.graphs.readers.jaxpr.work import array_bytes
-from graphrl.xla.checkpoint.program import Piece, Values, _inlined, variables
+from graphrl.xla.checkpoint.program import Piece, Values, inlined, variables
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.shards import Shards, replicated
 
@@ -149,7 +149,7 @@ def difference(expected: Any, result: Any) -> float:
 def agreed(step: Step, options: Any, weights: Any, x: jax.Array) -> float:
     """Returns the share of bytes of a gradient's arrays that are split as XLA splits them; without constants."""
     closed = jax.make_jaxpr(jax.value_and_grad(step.loss))(weights, x)
-    closed = jax.make_jaxpr(lambda *args: _inlined(closed, *args))(*closed.in_avals)
+    closed = inlined(closed)
     settings = Settings(slowdown=0.1, **options)
     layout = settings.layout(closed.in_avals)
     assert layout is not None

@@ -19,9 +19,9 @@ from reproduce.checkpoint.rules import curve, tables
 from xla_programs import loose_numerics
 
 from graphrl.errors import GraphrlError
+from graphrl.xla.checkpoint.fit_search import largest_size
 from graphrl.xla.checkpoint.settings import Static
 from graphrl.xla.checkpoint.steps import Rules, Step
-from graphrl.xla.checkpoint.ways import largest_size
 
 __all__ = ["launch", "loose_numerics"]
 

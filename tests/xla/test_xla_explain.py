@@ -341,6 +341,17 @@ def test_a_step_of_equinox_is_explained_lowered_and_compiled() -> None:
         graphrl.explain(step, x, model, chip="h200")
 
 
+def test_equinox_donates_by_another_option() -> None:
+    model = eqx.nn.Linear(64, 64, key=jax.random.key(0))
+
+    def update(x: jax.Array, model: eqx.nn.Linear) -> Any:
+        return jax.tree.map(lambda leaf: leaf - x.sum() if eqx.is_array(leaf) else leaf, model)
+
+    (remedy,) = graphrl.explain(eqx.filter_jit(update), jnp.ones(4), model, seconds=0).remedies
+    assert remedy.kind == "donate"
+    assert remedy.action.endswith('donate="all" or "all-except-first" in eqx.filter_jit')
+
+
 def test_a_folder_without_modules_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="xla_dump_to"):
         graphrl.explain(tmp_path)

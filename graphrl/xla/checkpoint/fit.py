@@ -1,6 +1,6 @@
 """`graphrl.fit`: a whole training step within a limit of memory, by XLA's own figure.
 
-`ways.py` finds how; here are the public function, the function and the report that it returns, and what is stored.
+`fit_search.py` finds how; here are the public function, the function and report that it returns, and what is stored.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ from graphrl.files import cache_folder, read_document, write_document
 from graphrl.graphs.roofline import Chip
 from graphrl.process import installed_version
 from graphrl.units import align_columns, format_bytes, format_seconds
+from graphrl.xla.checkpoint.fit_search import FitTry, Found, StepCall, find_fastest, find_largest
 from graphrl.xla.checkpoint.microbatches import Loss
 from graphrl.xla.checkpoint.plans import VERSION, program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan
 from graphrl.xla.checkpoint.settings import SECONDS, Settings, Static, UnmetError
 from graphrl.xla.checkpoint.steps import SHARED, Rules, Step
-from graphrl.xla.checkpoint.ways import FitTry, Found, StepCall, find_fastest, find_largest
 from graphrl.xla.decorated import Decorated, function_name
 
 FORMAT = "graphrl-fit"

@@ -212,7 +212,7 @@ def program_of(
       GraphrlError: no sizes were found that the constraints of the dimensions allow.
     """
     if any(_is_call(eqn) for eqn in closed.jaxpr.eqns):
-        closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
+        closed = inlined(closed)
     shards = None
     if layout is not None:
         shards = Shards(closed, layout, arguments)
@@ -351,13 +351,18 @@ def checkpointed(run: Callable[..., Any], *args: Any, policy: Any = None, preven
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
-def _inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
+def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Returns a jaxpr without calls of `jax.jit`."""
+    return jax.make_jaxpr(functools.partial(_run_inlined, closed))(*closed.in_avals)
+
+
+def _run_inlined(closed: core.ClosedJaxpr, *args: Any) -> list[Any]:
     """Evaluates a jaxpr with its calls inlined."""
     jaxpr, values, start = closed.jaxpr, Values.of(closed, args), 0
     for place, eqn in enumerate(jaxpr.eqns):
         if _is_call(eqn):
             values.run(jaxpr.eqns[start:place])
-            values.write(eqn.outvars, _inlined(eqn.params["jaxpr"], *values.read(eqn.invars)))
+            values.write(eqn.outvars, _run_inlined(eqn.params["jaxpr"], *values.read(eqn.invars)))
             start = place + 1
     values.run(jaxpr.eqns[start:])
     return values.read(jaxpr.outvars)

@@ -261,7 +261,8 @@ class Step:
         with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
             call, static = self._static.split(encoded_args, encoded_kwargs)
             if target is self._jitted:
-                check_arguments(self._fn, *jax.tree.map(lambda leaf: 0 if _is_type(leaf) else leaf, call))
+                types = jax.ShapeDtypeStruct
+                check_arguments(self._fn, *jax.tree.map(lambda leaf: 0 if isinstance(leaf, types) else leaf, call))
             leaves, structure = jax.tree.flatten(call)
             devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
             if devices > 1:
@@ -346,10 +347,6 @@ class Step:
         names = argument_names(self._fn, args, kwargs)[: len(encoded_args)]
         parts = [*zip(names, encoded_args, strict=True), *sorted(encoded_kwargs.items())]  # the order of jax's pytrees
         return [self.batch_axis.get(name) for name, part in parts for _ in jax.tree.leaves(part)]
-
-
-def _is_type(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _resized(leaf: Any, axis: int | None, size: int) -> Any:

@@ -15,7 +15,8 @@ The cause of an array depends on the instruction that writes it and on its reade
 import collections
 import dataclasses
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -105,10 +106,9 @@ class Memory:
         self.live = self.over_time(self.arrays)
         self.peak = int(self.live.argmax())
 
-    def assign(self, schedule: Schedule | None = None, without: Container[int] = ()) -> Assignment:
+    def assign(self, schedule: Schedule = MappingProxyType({}), without: Iterable[int] = ()) -> Assignment:
         """Assigns the device's memory as `TempPredictor.assign`."""
-        removed = self.off_device.union(k for k in range(len(self.predictor.buffers.buffers)) if k in without)
-        return self.predictor.assign(schedule or {}, removed)
+        return self.predictor.assign(schedule, self.off_device.union(without))
 
     def live_peak(self, assignment: Assignment) -> int:
         """Returns the largest sum of live arrays under an assignment, in bytes."""
@@ -311,8 +311,7 @@ class _Origin:
         source = self.module.sources[i.attributes.metadata]
         if source.line or i.opcode != "fusion":
             return source
-        inside = self.module.computations[i.called[0]].instructions[::-1]
-        sources = (self.module.sources[each.attributes.metadata] for each in inside)
+        sources = (self.module.sources[each.attributes.metadata] for each in inside(self.module, i)[::-1])
         found = next((each for each in sources if each.line), source)
         return found._replace(op_name=source.op_name or found.op_name)
 
@@ -345,10 +344,14 @@ def _computes(node: Node) -> bool:
     return node.instruction.opcode not in ("copy", "broadcast", "constant")
 
 
+def inside(module: HloModule, i: Instruction) -> Sequence[Instruction]:
+    """Returns the instructions inside a fusion; of other instructions, the instruction itself."""
+    return module.computations[i.called[0]].instructions if i.opcode == "fusion" else (i,)
+
+
 def _opcodes(module: HloModule, i: Instruction) -> set[str]:
     """Returns the opcodes of an instruction; of a fusion, those of the instructions inside."""
-    inside = module.computations[i.called[0]].instructions if i.opcode == "fusion" else (i,)
-    return {each.opcode for each in inside}
+    return {each.opcode for each in inside(module, i)}
 
 
 def _has_collective(module: HloModule, name: str) -> bool:
@@ -357,13 +360,12 @@ def _has_collective(module: HloModule, name: str) -> bool:
 
 def _written_by(module: HloModule, computation: Computation, i: Instruction) -> str:
     """Returns the cause of an array that follows from the instruction that writes it; "" if none does."""
-    scope = module.computations[i.called[0]] if i.opcode == "fusion" else None
-    inside = scope.instructions if scope else (i,)
+    scope = module.computations[i.called[0]] if i.opcode == "fusion" else computation
     opcodes = _opcodes(module, i)
     operands = [computation.by_name[name].shape for name in dict.fromkeys(i.operands)]
     read, size = sum(shape.leaf_bytes for shape in operands), i.shape.leaf_bytes
     if opcodes <= _MOVES and not i.shape.is_tuple and size == read:
-        moved = any(_changes_layout(scope or computation, each) for each in inside)
+        moved = any(_changes_layout(scope, each) for each in inside(module, i))
         if moved or opcodes & {"copy", "transpose"}:
             return LAYOUT if moved else COPY
     if opcodes <= _CHEAP:

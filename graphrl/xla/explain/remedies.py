@@ -31,16 +31,19 @@ from graphrl.xla.explain.memory import (
     WAITING,
     Array,
     Memory,
+    inside,
     is_backward,
 )
 from graphrl.xla.planning.temp_search import search_orders, targets_of, temp_bound
 from graphrl.xla.recompute.loops import unchanged
 from graphrl.xla.settings import Settings
 
+Saving = Callable[..., int]  # bytes saved without some arrays: `saving` of `remedies`
 LEAST_SHARE = 0.005  # of the program's bytes: smaller savings are left out
 _COUNTER_BYTES = 64  # values that a loop carries and that are smaller count nothing
 _DONATIONS = 3  # most arguments whose donation alone is evaluated
 _REPEATED = 4  # arrays of one kind that show unrolled layers
+_OF_EQUINOX = "dynamic_nodonate"  # the argument of filter_jit's own function
 _NUMBER = re.compile(r"\d+")
 _EXPENSIVE = frozenset(("convolution", "custom-call", "dot", "fft", "sort", "while"))
 _ADVICE = {
@@ -198,10 +201,16 @@ def donations(memory: Memory, seconds: float, seed: int = 0) -> list[Remedy]:
         donated = dataclasses.replace(module, input_output_aliases=(*module.input_output_aliases, *aliases))
         needed = _searched(Memory(donated), seconds, seed).temp_bytes
         saves = _result_bytes(module, aliases) + memory.assignment.temp_bytes - needed
-        quoted = ", ".join(map(repr, names))
-        action = f"donate {', '.join(names)}, if unused afterwards: jax.jit(step, donate_argnames=({quoted},))"
-        remedies.append(Remedy("donate", action, saves))
+        remedies.append(Remedy("donate", _donating(names), saves))
     return remedies
+
+
+def _donating(names: Sequence[str]) -> str:
+    """Returns how to donate arguments."""
+    if any(name.startswith(_OF_EQUINOX) for name in names):  # which hands all arguments on together
+        return 'donate what is unused afterwards: donate="all" or "all-except-first" in eqx.filter_jit'
+    quoted = ", ".join(map(repr, names))
+    return f"donate {', '.join(names)}, if unused afterwards: donate_argnames=({quoted},) in jax.jit or nnx.jit"
 
 
 def _result_bytes(module: HloModule, aliases: Iterable[OutputAlias]) -> int:
@@ -214,9 +223,6 @@ def _argument(parameter: Instruction, module: HloModule) -> str:
     name = module.sources[parameter.attributes.metadata].op_name or parameter.name
     match = re.match(r"\w+", name)
     return match[0] if match else name
-
-
-Saving = Callable[..., int]
 
 
 def _recomputation(memory: Memory, present: Sequence[Array], saving: Saving) -> Iterator[Remedy]:
@@ -292,7 +298,7 @@ def _carried(memory: Memory, loop: Instruction, stacking: set[str]) -> int:
 
 def _updates(module: HloModule, i: Instruction) -> bool:
     """True if an instruction writes a slice into an array."""
-    scope = module.computations[i.called[0]].instructions if i.opcode == "fusion" else (i,)
+    scope = inside(module, i)
     return any(each.opcode == "dynamic-update-slice" and each.shape.bytes == i.shape.bytes for each in scope)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.api_util import shaped_abstractify
 from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -111,7 +112,7 @@ class ShardableFunction:
     ) -> None:
         paths, self._inputs = jax.tree_util.tree_flatten_with_path(tuple(args))
         self._paths = [f"args{jax.tree_util.keystr(path)}" for path, _ in paths]
-        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*jax.tree.map(_unplaced, tuple(args)))
         self._outputs, self._mesh, self._fn = jax.tree.structure(shapes), mesh, fn
         self.program = Program(closed, layout, chip)
         self.problem: ShardingProblem = self.program.problem(function_name(fn), limit)
@@ -133,10 +134,8 @@ class ShardableFunction:
         outputs = [
             writer.sharding(spec, var.aval) for spec, var in zip(writer.left(scope), scope.jaxpr.outvars, strict=True)
         ]
-        in_shardings, out_shardings = (
-            jax.tree.unflatten(self._inputs, inputs),
-            jax.tree.unflatten(self._outputs, outputs),
-        )
+        in_shardings = jax.tree.unflatten(self._inputs, inputs)
+        out_shardings = jax.tree.unflatten(self._outputs, outputs)
 
         def run(*args: Any) -> Any:
             return jax.tree.unflatten(self._outputs, flat(*jax.tree.leaves(args)))
@@ -183,7 +182,7 @@ def shard_problem(
       fn: a function of arrays in pytrees, such as a training step or `jax.value_and_grad(loss)`.
       mesh: devices; its axes are used as automatic ones. An abstract mesh gets jax's devices or, for a `chip` that is
         not here, devices to compile for (extra `gpu-compile`).
-      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s.
+      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s. Their own shardings do not matter.
       memory: limit of the memory of one device, in bytes or as "12GiB"; by default unlimited.
       chip: the kind of the devices, a name in `graphrl.graphs.roofline.CHIPS` or a `graphrl.Chip`; by default that of
         jax's first device, or an A100 if it is unknown.
@@ -241,6 +240,12 @@ def shard(
     split = shard_problem(fn, mesh, *args, memory=memory, chip=chip, link=link)
     plan, _ = search(split.problem, seconds, seed=seed)
     return split.apply(plan.strategies)
+
+
+def _unplaced(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Returns the type of an argument without its sharding: where arguments are does not matter to a plan."""
+    aval = shaped_abstractify(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 class _Writer:

@@ -16,13 +16,11 @@ operands are read where they would be. Operands that are gathered for one equati
 """
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -42,7 +40,7 @@ from graphrl.graphs.roofline import Chip
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.xla.checkpoint.collectives import TAKE, Move, collective_seconds, moves
 from graphrl.xla.checkpoint.equations import VIEWS, is_body, is_fused, is_kernel, is_reduction, is_view
-from graphrl.xla.checkpoint.program import _inlined
+from graphrl.xla.checkpoint.program import inlined
 from graphrl.xla.checkpoint.seconds import Fusing, Inlined, gradient_seconds
 from graphrl.xla.checkpoint.shards import CONSTRAINTS, PAIRED, Key, Layout, Scope, Shards, Spec, replicated, spec_of
 from graphrl.xla.shard.strategies import Strategy, Work, is_known, specs, strategies, unsplit
@@ -101,7 +99,7 @@ class Program:
     """
 
     def __init__(self, closed: core.ClosedJaxpr, layout: Layout, chip: Chip) -> None:
-        closed = jax.make_jaxpr(functools.partial(_inlined, closed))(*closed.in_avals)
+        closed = inlined(closed)
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
         self.closed, self.layout = core.ClosedJaxpr(jaxpr, closed.consts), layout
         self.scope = Shards(self.closed, layout, [replicated(aval) for aval in closed.in_avals]).scope
@@ -340,12 +338,9 @@ class Program:
 
     def _matrix(self, aval: Any, have: Sequence[Spec], want: Sequence[Spec]) -> np.ndarray:
         """Returns the cost of moving a value from each of some splits to each of others."""
-        rows, of_row = np.unique(np.array([str(spec) for spec in have]), return_inverse=True, return_index=True)[1:]
-        columns, of_column = np.unique(np.array([str(spec) for spec in want]), return_inverse=True, return_index=True)[
-            1:
-        ]
-        small = [[self._seconds(aval, have[i], want[j]) / UNIT for j in columns] for i in rows]
-        return np.rint(np.array(small)).astype(np.int64)[of_row][:, of_column]
+        rows, columns = [*dict.fromkeys(have)], [*dict.fromkeys(want)]
+        costs = np.array([[round(self._seconds(aval, h, w) / UNIT) for w in columns] for h in rows], np.int64)
+        return costs[np.ix_([rows.index(h) for h in have], [columns.index(w) for w in want])]
 
     def _seconds(self, aval: Any, have: Spec, want: Spec) -> float:
         steps = (move for move in moves(self.layout, aval, have, want) if move.kind != TAKE)

@@ -111,7 +111,7 @@ def strategies(
             if factor is not None:
                 split[factor] = (*split.get(factor, ()), axis)
         targets = [tuple(split.get(factor, ()) for factor in dims) for dims in factors.dimensions]
-        if not all(map(lambda aval, spec: _is_possible(aval, spec, layout), avals, targets)):
+        if not all(_is_possible(aval, spec, layout) for aval, spec in zip(avals, targets, strict=True)):
             continue
         seconds = _split_seconds(work, targets, operands, split, layout, chip)
         summed = tuple(axis for factor in split if factor in factors.summed for axis in split[factor])

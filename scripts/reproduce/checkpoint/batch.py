@@ -15,7 +15,7 @@ import numpy as np
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
-from graphrl.xla.checkpoint.ways import PRECISION, largest_size
+from graphrl.xla.checkpoint.fit_search import PRECISION, largest_size
 from reproduce.checkpoint.budgets import fitted
 from reproduce.checkpoint.measured import (
     FITTED,

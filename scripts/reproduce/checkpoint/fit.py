@@ -14,10 +14,10 @@ import graphrl
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
 from graphrl.units import format_seconds
+from graphrl.xla.checkpoint.fit_search import largest_size
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Static, UnmetError
 from graphrl.xla.checkpoint.steps import Rules, Step
-from graphrl.xla.checkpoint.ways import largest_size
 from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, Settings, covered
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import whole

@@ -276,6 +276,23 @@ def test_nothing_is_compiled_twice_as_it_is() -> None:
     assert sum(": as it is: " in line for line in lines) == 1
 
 
+def test_a_step_with_rules_of_its_own_is_tried_with_gradients_that_wait() -> None:
+    def ruled(weights: jax.Array, x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = jax.checkpoint(lambda x, w: x + jnp.sin(jnp.tanh(x @ w) @ w.T))(x, w)
+        return jnp.square(x).mean()
+
+    weights, x = arguments()[0]["weights"], arguments()[2]
+    lines: list[str] = []
+    limit = needed(jax.grad(ruled), weights, x) // 2
+    with pytest.raises(ProblemError, match="the least found is"):
+        fit(jax.grad(ruled), weights, x, memory=f"{limit}B", progress=lines.append)
+    plans = [line.split(": ")[1] for line in lines]
+    assert plans[0] == "as it is"
+    assert "as it is, gradients wait" in plans
+    assert plans.count("as it is") == 1
+
+
 def spread(params: Any, x: jax.Array) -> Any:
     """A step with a sharding over two devices."""
     halves = NamedSharding(jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,)), PartitionSpec("data"))

@@ -37,7 +37,8 @@ class FitTry:
 
     Attributes:
       microbatches: number of microbatches.
-      plan: what its gradient does, in a few words.
+      plan: what its gradient does, in a few words. "as it is, gradients wait": only the step's own `jax.checkpoint`s
+        compute again, and gradients wait for one another, which saves memory.
       bytes: bytes of the step at the peak: arguments, results and temporaries, less results in donated arguments.
       is_compiled: whether the bytes are XLA's figure; else they are predicted.
       seconds: estimated run time of the step in seconds, by roofline.
@@ -287,11 +288,13 @@ class _Candidate:
     Attributes:
       count: as given.
       tries: all that was compiled.
+      compiled: choice -> XLA's figure for it.
     """
 
     def __init__(self, call: StepCall, count: int, moves: bool) -> None:
         self._call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
         self._small = call.plain.losses if count == 1 else call.trace(Rules(), count).losses
+        self._waits = any(each.program.has_rules for each in self._small)  # gradients, for the user's own rules too
         self._planners = [Planner(call.name, each.program, each.wanted, call.settings) for each in self._small]
         peaks = [planner.pricing.plain.peak for planner in self._planners]
         self._main = peaks.index(max(peaks))
@@ -301,7 +304,7 @@ class _Candidate:
             CheckpointPlan() if number == self._main else self._other(planner)
             for number, planner in enumerate(self._planners)
         ]
-        self._traced, self._measure = cached(self._trace), cached(self._compiled)
+        self._traced, self.compiled = cached(self._trace), cached(self._compiled)
         self._searched = functools.lru_cache(self._search)
 
     @functools.cached_property
@@ -347,7 +350,7 @@ class _Candidate:
         outside = self._call.plain_memory.outside
 
         def needed(choice: Choice) -> int:
-            return self._measure(choice).bytes - outside
+            return self.compiled(choice).bytes - outside
 
         try:
             result = verified(
@@ -362,29 +365,19 @@ class _Candidate:
             raise UnmetError(str(error), None if error.least is None else error.least + outside) from None
         return result.choice
 
-    def compiled(self, choice: Choice) -> FitTry:
-        """Returns XLA's figure for a choice."""
-        return self._measure(choice)
-
     def lower(self, choice: Choice) -> Iterator[FitTry]:
         """Yields estimates of plans that need less than a choice."""
         outside = self._call.plain_memory.outside
         for part in LOWER:
-            peak = part * (self._measure(choice).bytes - outside)
+            peak = part * (self.compiled(choice).bytes - outside)
             try:
-                result = self._searched(peak, None)
+                yield self._predicted(self._searched(peak, None))
             except UnmetError:
                 return
-            predicted = int(outside + result.report.planned.peak_bytes)
-            yield self._try(result.choice, self._traced(result.choice), predicted, is_compiled=False)
 
     def estimate(self) -> FitTry | None:
         """Returns the model's figures for the first plan; None without."""
-        if self.first is None:
-            return None
-        predicted = int(self._call.plain_memory.outside + self.first.report.planned.peak_bytes)
-        traced = self._traced(self.first.choice)
-        return self._try(self.first.choice, traced, predicted, is_compiled=False)
+        return None if self.first is None else self._predicted(self.first)
 
     def _search(self, peak: float, method: str | None) -> Result:
         """Searches for a plan of the verified gradient; without `method`, takes the faster of the plan found by that
@@ -425,18 +418,21 @@ class _Candidate:
         return self._call.trace(Rules(self.plans(choice), self.count, small))
 
     def _compiled(self, choice: Choice) -> FitTry:
-        traced = self._traced(choice)
-        has_rules = any(loss.program.has_rules for loss in self._small)
-        if self.count == 1 and not has_rules and all(plan.is_plain for plan in self.plans(choice)):
-            return self._try(choice, traced, self._call.plain_memory.total, is_compiled=True)  # compiled before
-        each = self._try(choice, traced, traced.compile(self._call.chip_name).total, is_compiled=True)
+        if self.count == 1 and not self._waits and all(plan.is_plain for plan in self.plans(choice)):
+            return self._try(choice, self._call.plain_memory.total, is_compiled=True)  # compiled before
+        each = self._try(choice, self._traced(choice).compile(self._call.chip_name).total, is_compiled=True)
         self.tries.append(each)
         self._call.show(each)
         return each
 
-    def _try(self, choice: Choice, traced: TracedStep, size: int, *, is_compiled: bool) -> FitTry:
-        seconds = self._call.seconds(traced)
-        return FitTry(self.count, self.plan(choice).summary, size, is_compiled, seconds)
+    def _predicted(self, result: Result) -> FitTry:
+        size = int(self._call.plain_memory.outside + result.report.planned.peak_bytes)
+        return self._try(result.choice, size, is_compiled=False)
+
+    def _try(self, choice: Choice, size: int, *, is_compiled: bool) -> FitTry:
+        plan = self.plan(choice)
+        summary = f"{plan.summary}, gradients wait" if plan.is_plain and self._waits else plan.summary
+        return FitTry(self.count, summary, size, is_compiled, self._call.seconds(self._traced(choice)))
 
 
 def _gradient_types(loss: Loss) -> list[Any]:
