@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -172,8 +171,7 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
     def _picture(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
         from graphrl.sharding.picture import plot  # imports matplotlib
 
-        with tempfile.TemporaryDirectory() as folder:  # it saves what it draws
-            return plot(graph, plan_of(graph, state), os.path.join(folder, "plan.png"))
+        return plot(graph, plan_of(graph, state))
 
     def _check_is_of(self, graph: Any, instance: ShardingInstance) -> None:
         if len(graph.sizes) != instance.num_ops:
