@@ -15,7 +15,7 @@ from graphrl.progress import progress
 from graphrl.sharding.datasets import load_problem
 from graphrl.sharding.plan import ShardingPlan, gap_text
 from graphrl.sharding.problem import ShardingProblem
-from graphrl.sharding.reduce import Reduced
+from graphrl.sharding.rules import Reduced
 from graphrl.sharding.search import Report, search
 from graphrl.units import format_bytes
 

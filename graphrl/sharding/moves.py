@@ -13,7 +13,8 @@ import numpy as np
 
 from graphrl.compiled import entry, inlined
 from graphrl.errors import ProblemError
-from graphrl.sharding.reduce import Reduced, incidence
+from graphrl.sharding.reduce import incidence
+from graphrl.sharding.rules import Reduced
 
 MAX_WATCHED = 128  # times that are watched at once; more replace those that bind least
 MOST = 2**62  # of the sum of all costs of a plan, with its prohibitive ones

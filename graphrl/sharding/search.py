@@ -22,7 +22,8 @@ from graphrl.sharding import messages as dual
 from graphrl.sharding import moves
 from graphrl.sharding.plan import ShardingPlan
 from graphrl.sharding.problem import UNLIMITED, ShardingProblem
-from graphrl.sharding.reduce import Reduced, reduce_problem
+from graphrl.sharding.reduce import reduce_problem
+from graphrl.sharding.rules import Reduced
 
 CHUNK = 0.1  # seconds between two looks at the clock
 DUAL_SHARE = 0.25  # most of the time that the bound takes

@@ -15,7 +15,8 @@ from graphrl.errors import ProblemError
 from graphrl.sharding import messages as dual
 from graphrl.sharding import moves
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-from graphrl.sharding.reduce import Reduced, reduce_problem
+from graphrl.sharding.reduce import reduce_problem
+from graphrl.sharding.rules import Reduced
 from graphrl.sharding.search import Parts, Report, search
 
 ONE_THREAD: dict[str, Any] = {"workers": 1, "clock": time.process_time}  # on a loaded machine, too

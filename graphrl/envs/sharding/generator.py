@@ -24,7 +24,8 @@ from graphrl.sharding.layers import least_bytes
 from graphrl.sharding.messages import messages_of, sweep
 from graphrl.sharding.moves import model_of
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-from graphrl.sharding.reduce import Reduced, incidence, reduce_problem
+from graphrl.sharding.reduce import incidence, reduce_problem
+from graphrl.sharding.rules import Reduced
 
 NODE_FEATURES = (
     "strategies",  # log of their number
