@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, inlined
+from graphrl.compiled import entry, inlined, integer
 from graphrl.sharding.problem import PROHIBITIVE
 
 GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
@@ -222,7 +222,7 @@ def _decides(
     """Whether each strategy of group a decides that of group b, which is written to `tables[at:]`."""
     off, cost, ecost = reduced.offset, reduced.cost, reduced.edge_cost
     for i in range(off[a + 1] - off[a]):
-        best, least = -1, PROHIBITIVE
+        best, least = integer(-1), PROHIBITIVE
         options = 0
         for j in range(off[b + 1] - off[b]):
             c = ecost[_entry_of(reduced, e, a, i, j)]
@@ -255,7 +255,7 @@ def merge_nodes(
 ) -> None:
     """Chooses parents of groups that merge (status 2) into others (status 1), with their tables."""
     off, edges, eoff = reduced.offset, reduced.edges, reduced.edge_offset
-    at = 0
+    at = integer(0)
     for e in range(len(edges)):
         for side in range(2):
             a, b = edges[e, side], edges[e, 1 - side]
@@ -289,13 +289,13 @@ def mark_times(
 ) -> None:
     """Sets `keep` to 0 for times at which memory fits if it does at the last time that is kept, or at the next."""
     off, span, room = reduced.offset, reduced.span, reduced.room
-    starts = ends = count = reference = 0
+    starts = ends = count = reference = integer(0)
     for time in range(len(room)):
         while ends < len(by_end) and span[by_end[ends], 1] <= time:
-            count = _change(reduced, by_end[ends], -1, difference, touched, is_touched, count)
+            count = _change(reduced, by_end[ends], integer(-1), difference, touched, is_touched, count)
             ends += 1
         while starts < len(by_start) and span[by_start[starts], 0] <= time:
-            count = _change(reduced, by_start[starts], 1, difference, touched, is_touched, count)
+            count = _change(reduced, by_start[starts], integer(1), difference, touched, is_touched, count)
             starts += 1
         more = less = 0  # bytes that this time may have above, and below, the reference
         for x in range(count):
