@@ -13,6 +13,7 @@ import numpy as np
 
 from graphrl.compiled import entry, inlined
 from graphrl.errors import ProblemError
+from graphrl.sharding.problem import owners
 from graphrl.sharding.reduce import incidence
 from graphrl.sharding.rules import Reduced
 
@@ -76,7 +77,7 @@ def model_of(reduced: Reduced) -> Model:
       ProblemError: every plan costs as much as these.
     """
     first, edge = incidence(len(reduced.sizes), reduced.edges)
-    group = np.repeat(np.arange(len(reduced.sizes)), np.diff(first))
+    group = owners(first)[0]
     is_first = reduced.edges[edge, 0] == group
     width = reduced.sizes[reduced.edges[edge, 1]]
     other = np.where(is_first, reduced.edges[edge, 1], reduced.edges[edge, 0])

@@ -138,6 +138,18 @@ class _File(msgspec.Struct):
     problem: _Problem
 
 
+def offsets(sizes: np.ndarray) -> np.ndarray:
+    """Returns `[k + 1]` offsets of `[k]` sizes."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def owners(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the row of each element of a list of rows, and its place in the row; `[k + 1]` offsets of the rows."""
+    sizes = np.diff(offset)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    return row, np.arange(offset[-1]) - offset[row]
+
+
 def read_problem(path: str | os.PathLike[str]) -> ShardingProblem:
     """Reads a problem of the contest's format, plain or gzipped.
 
@@ -175,11 +187,11 @@ def _problem(file: _Problem, name: str) -> ShardingProblem:
         raise ProblemError(f"edges.costs has {len(edge_sizes):,} items: must have one for each of {len(edges):,} edges")
     _refuse(edges.max(1, initial=0) >= n, f"edges.nodes[{{0}}] has a node that is not there: nodes are 0 to {n - 1}")
     _refuse(sizes[edges].prod(1) != edge_sizes, "edges.costs[{0}] must have a cost for each pair of strategies")
-    offset = _offsets(sizes)
+    offset = offsets(sizes)
     if n and float(np.maximum.reduceat(usage, offset[:-1]).astype(float).sum()) >= UNLIMITED:
         raise ProblemError("nodes.usages add up to more than 2^62 bytes")
     return ShardingProblem(
-        file.name or name, offset, cost, usage, interval, edges, _offsets(edge_sizes), edge_cost, limit
+        file.name or name, offset, cost, usage, interval, edges, offsets(edge_sizes), edge_cost, limit
     )
 
 
@@ -187,10 +199,6 @@ def _refuse(wrong: np.ndarray, message: str) -> None:
     where = np.flatnonzero(wrong)
     if len(where):
         raise ProblemError(message.format(where[0]))
-
-
-def _offsets(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _pairs(raw: msgspec.Raw, what: str) -> np.ndarray:

@@ -16,8 +16,9 @@ each strategy of the other (`_follow`).
 
 import numpy as np
 
+from graphrl.compiled.structures import rows_by
 from graphrl.errors import ProblemError
-from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, offsets, owners
 from graphrl.sharding.rules import (
     Reduced,
     add_costs,
@@ -69,13 +70,7 @@ def incidence(groups: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the edges of each group: group v's are at `first[v]` to `first[v + 1]` of the second array."""
     ends = np.concatenate([edges[:, 0], edges[:, 1]])
     number = np.concatenate([np.arange(len(edges), dtype=np.int64)] * 2)
-    order = np.argsort(ends, kind="stable")
-    return np.searchsorted(ends[order], np.arange(groups + 1)).astype(np.int64), number[order]
-
-
-def offsets(sizes: np.ndarray) -> np.ndarray:
-    """Returns `[k + 1]` offsets of `[k]` sizes."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return rows_by(ends, number, groups)
 
 
 def _start(problem: ShardingProblem) -> Reduced:
@@ -95,7 +90,7 @@ def _start(problem: ShardingProblem) -> Reduced:
         problem.offset, np.minimum(problem.cost, PROHIBITIVE), problem.edges, problem.edge_offset,
         np.minimum(problem.edge_cost, PROHIBITIVE), user, span[user], offsets(sizes[user]), usage,
         np.full(len(times), problem.limit, np.int64), 0, np.arange(n), problem.offset,
-        np.arange(len(problem.cost)) - np.repeat(problem.offset[:-1], sizes),
+        owners(problem.offset)[1],
     )  # fmt: skip
     return _follow(blank, np.arange(n), np.append(sizes, 1), blank.table_offset, blank.table)
 
@@ -118,9 +113,8 @@ def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
             return reduced
         single = sizes == 1
         place = np.where(single, (~single).sum(), np.cumsum(~single) - 1)
-        local = np.arange(len(keep)) - np.repeat(reduced.offset[:-1], reduced.sizes)
         new_sizes = np.append(sizes[~single], 1)
-        reduced = _follow(reduced, place, new_sizes, offsets(sizes), local[keep.astype(bool)])
+        reduced = _follow(reduced, place, new_sizes, offsets(sizes), owners(reduced.offset)[1][keep.astype(bool)])
 
 
 def _too_large(reduced: Reduced) -> np.ndarray:
@@ -128,10 +122,9 @@ def _too_large(reduced: Reduced) -> np.ndarray:
     if (reduced.room < 0).any():
         raise ProblemError("no plan is feasible: the least bytes of all nodes exceed the memory limit")
     least = _range_minimum(reduced.room, reduced.span)
-    sizes = np.diff(reduced.usage_offset)
-    wrong = np.flatnonzero(reduced.usage > np.repeat(least, sizes))
-    item = np.searchsorted(reduced.usage_offset, wrong, "right") - 1
-    return reduced.offset[reduced.user[item]] + wrong - reduced.usage_offset[item]
+    item, strategy = owners(reduced.usage_offset)
+    wrong = reduced.usage > least[item]
+    return reduced.offset[reduced.user[item[wrong]]] + strategy[wrong]
 
 
 def _range_minimum(values: np.ndarray, span: np.ndarray) -> np.ndarray:
@@ -161,11 +154,10 @@ def _merged(reduced: Reduced) -> Reduced:
     merge_nodes(reduced, first, edge, uses, parent, status, tables, start)
     is_root = parent == np.arange(groups)
     place = (np.cumsum(is_root) - 1)[parent]
-    table_sizes = sizes[parent]
-    local = np.arange(table_sizes.sum()) - np.repeat(offsets(table_sizes)[:-1], table_sizes)
-    table = np.where(np.repeat(is_root, table_sizes), local, tables[local + np.repeat(start, table_sizes)])
-    new_sizes = np.append(sizes[is_root], 1)
-    return _follow(reduced, place, new_sizes, offsets(table_sizes), table)
+    table_offset = offsets(sizes[parent])
+    group, strategy = owners(table_offset)
+    table = np.where(is_root[group], strategy, tables[start[group] + strategy])
+    return _follow(reduced, place, np.append(sizes[is_root], 1), table_offset, table)
 
 
 def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray) -> Reduced:
@@ -254,7 +246,6 @@ def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
         usage=reduced.usage[np.repeat(left, sizes)], room=reduced.room[keep],
     )  # fmt: skip
     groups = len(reduced.sizes)
-    local = np.arange(len(reduced.cost)) - np.repeat(reduced.offset[:-1], reduced.sizes)
-    offset = np.append(reduced.offset, reduced.offset[-1] + 1)
-    user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, local)
+    offset, table = np.append(reduced.offset, reduced.offset[-1] + 1), owners(reduced.offset)[1]
+    user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, table)
     return thinned._replace(user=user, span=span, usage_offset=usage_offset, usage=usage, room=room)

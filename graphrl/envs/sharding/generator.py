@@ -23,7 +23,7 @@ from graphrl.graphs.padding import bucket
 from graphrl.sharding.layers import least_bytes
 from graphrl.sharding.messages import messages_of, sweep
 from graphrl.sharding.moves import model_of
-from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, offsets, owners
 from graphrl.sharding.reduce import incidence, reduce_problem
 from graphrl.sharding.rules import Reduced
 
@@ -141,7 +141,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
     start, problem = baseline(problem), oriented(problem)
     unit = float(max(1, sum(int(costs[costs < PROHIBITIVE].sum()) for costs in problem.costs(start))))
     byte_unit, n = float(max(1, problem.limit)), own.ops
-    node, strategy = _owners(problem.offset)
+    node, strategy = owners(problem.offset)
     of_nodes, of_strategies, of_edges = _features(problem, start, unit, byte_unit)
     lives = problem.interval[:, 0] < problem.interval[:, 1]
     dense = [np.zeros((to.ops, to.strategies), dtype) for dtype in (np.float32, np.float32, bool)]
@@ -178,7 +178,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
 def oriented(problem: ShardingProblem) -> ShardingProblem:
     """Returns the problem with edges that lead from lower to higher nodes; matrices of others are transposed."""
     first, last = problem.edges.T
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     rows, columns = problem.sizes[problem.edges].T
     transposed = place % rows[edge] * columns[edge] + place // rows[edge]
     place = np.where((first > last)[edge], transposed, place)
@@ -189,13 +189,6 @@ def oriented(problem: ShardingProblem) -> ShardingProblem:
 def _sizes(problem: ShardingProblem) -> ShardingSizes:
     most = int(problem.sizes.max(initial=1))
     return ShardingSizes(len(problem.sizes), most, len(problem.edges), len(problem.edge_cost), len(problem.times))
-
-
-def _owners(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each element of a list of rows, and its place in the row."""
-    sizes = np.diff(offset)
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    return row, np.arange(offset[-1]) - offset[row]
 
 
 def _events(span: np.ndarray, lives: np.ndarray, to: ShardingSizes) -> dict[str, np.ndarray]:
@@ -213,7 +206,7 @@ def _events(span: np.ndarray, lives: np.ndarray, to: ShardingSizes) -> dict[str,
 
 
 def _pairs(problem: ShardingProblem, unit: float, to: ShardingSizes) -> dict[str, np.ndarray]:
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     width = problem.sizes[problem.edges[:, 1]][edge]
     none = to.edges * to.strategies
     return {
@@ -231,7 +224,7 @@ class _Features(NamedTuple):
 
 def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_unit: float) -> _Features:
     n = len(problem.sizes)
-    node, strategy = _owners(problem.offset)
+    node, strategy = owners(problem.offset)
 
     def log(cost: np.ndarray) -> np.ndarray:
         return np.minimum(np.log1p(cost * (n / unit)), MOST_LOG)
@@ -278,7 +271,7 @@ def _edge_features(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Returns the features of edges, and those of strategies that come from edges."""
     cost = problem.edge_cost.astype(float)
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     first, last = problem.edges.T
     width = problem.sizes[last][edge]
     is_dear = problem.edge_cost >= PROHIBITIVE
@@ -288,7 +281,7 @@ def _edge_features(
         ((first, last), place // width, place % width),
         ((last, first), place % width, place // width),
     ):
-        slot_offset = np.concatenate([[0], np.cumsum(problem.sizes[ends[0]])])
+        slot_offset = offsets(problem.sizes[ends[0]])
         slot = slot_offset[edge] + row  # a strategy of this end of the edge
         count = np.maximum(1, np.bincount(slot, minlength=slot_offset[-1]))
         dear = np.bincount(slot, is_dear, slot_offset[-1])
@@ -296,12 +289,12 @@ def _edge_features(
         np.minimum.at(least, slot, cost)
         mean = np.bincount(slot, usual, slot_offset[-1]) / np.maximum(1, count - dear)
         given = np.bincount(slot, np.where(other == start[ends[1]][edge], cost, 0), slot_offset[-1])
-        slot_edge, slot_place = _owners(slot_offset)
+        slot_edge, slot_place = owners(slot_offset)
         target = problem.offset[ends[0]][slot_edge] + slot_place
         for row_of, values in zip(strategies, (least, mean, dear / count, given), strict=True):
             np.add.at(row_of, target, values)
     degree = np.bincount(problem.edges.ravel(), minlength=len(problem.sizes))
-    strategies[2] /= np.maximum(1, degree)[_owners(problem.offset)[0]]
+    strategies[2] /= np.maximum(1, degree)[owners(problem.offset)[0]]
     many = np.maximum(1, np.diff(problem.edge_offset))
     dear = np.bincount(edge, is_dear, len(many))
     rows = problem.edge_offset[:-1]
@@ -341,7 +334,7 @@ def baseline(problem: ShardingProblem) -> np.ndarray:
 
 def _bytes_over_time(reduced: Reduced) -> np.ndarray:
     """Returns the bytes of each strategy, summed over times: `[S] float64`."""
-    user, place = _owners(reduced.usage_offset)
+    user, place = owners(reduced.usage_offset)
     strategy = reduced.offset[reduced.user[user]] + place
     times = (reduced.span[:, 1] - reduced.span[:, 0])[user]
     return np.bincount(strategy, reduced.usage * times.astype(float), len(reduced.cost))
