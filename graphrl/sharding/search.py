@@ -21,7 +21,7 @@ from graphrl.process import count_cores
 from graphrl.sharding import messages as dual
 from graphrl.sharding import moves
 from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem
+from graphrl.sharding.problem import ShardingProblem
 from graphrl.sharding.reduce import reduce_problem
 from graphrl.sharding.rules import Reduced
 
@@ -182,13 +182,9 @@ class _Shared:
             label, cost, bound = self.label, self.cost, self.bound
         if cost is None:
             raise ProblemError(f"no feasible plan was found in {self.elapsed:.0f} s: give more --seconds")
-        problem, strategies = self.problem, self.reduced.expand(label)
-        limit = None if problem.limit == UNLIMITED else problem.limit
-        plan = ShardingPlan(
-            problem.name, METHOD, problem.total_cost(strategies), min(bound, cost), problem.peak(strategies), limit,
-            round(self.elapsed, 3), self.seed, strategies.tolist(),
-        )  # fmt: skip
-        plan.check(problem)
+        strategies, seconds = self.reduced.expand(label), round(self.elapsed, 3)
+        plan = ShardingPlan.of(self.problem, strategies, METHOD, min(bound, cost), seconds, self.seed)
+        plan.check(self.problem)
         return plan
 
 

@@ -17,7 +17,7 @@ from graphrl.envs.sharding.reward import conditional, evaluate, fits, memory, ov
 from graphrl.errors import PlanError, ProblemError
 from graphrl.sharding.datasets import load_problems
 from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem
+from graphrl.sharding.problem import ShardingProblem
 
 
 class Observation(NamedTuple):
@@ -189,17 +189,7 @@ def plan_of(problem: ShardingProblem, state: State) -> ShardingPlan:
         int(np.minimum.reduceat(cost, offset[:-1]).sum()) if len(offset) > 1 else 0
         for cost, offset in ((problem.cost, problem.offset), (problem.edge_cost, problem.edge_offset))
     )
-    return ShardingPlan(
-        problem.name,
-        "Sharding-v0",
-        problem.total_cost(strategies),
-        bound,
-        problem.peak(strategies),
-        None if problem.limit == UNLIMITED else problem.limit,
-        0.0,
-        0,
-        strategies.tolist(),
-    )
+    return ShardingPlan.of(problem, strategies, "Sharding-v0", bound)
 
 
 def _outcome(instance: ShardingInstance, plan: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
