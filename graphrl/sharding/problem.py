@@ -61,7 +61,17 @@ class ShardingProblem:
     @functools.cached_property
     def times(self) -> np.ndarray:
         """Distinct times at which an interval starts or ends, `[k] int64`, ascending."""
-        return np.unique(self.interval[self._alive])
+        return np.unique(self.interval[self.lives])
+
+    @functools.cached_property
+    def lives(self) -> np.ndarray:
+        """True for nodes whose interval is not empty, `[n] bool`."""
+        return self.interval[:, 0] < self.interval[:, 1]
+
+    @functools.cached_property
+    def span(self) -> np.ndarray:
+        """Half-open range of indices of `times` in which each node lives, `[n, 2] int64`; 0 to 0 for the others."""
+        return np.where(self.lives[:, None], np.searchsorted(self.times, self.interval), 0)
 
     def check(self, strategies: ArrayLike) -> np.ndarray:
         """Returns a plan as `[n] int64` strategies.
@@ -98,22 +108,14 @@ class ShardingProblem:
     def profile(self, usage: np.ndarray) -> np.ndarray:
         """Returns the bytes from each of `times` to the next if node v takes `usage[v]` bytes, `[k] int64`."""
         change = np.zeros(len(self.times), np.int64)
-        start, end = self._events
-        np.add.at(change, start, usage[self._alive])
-        np.subtract.at(change, end, usage[self._alive])
+        start, end = self.span[self.lives].T
+        np.add.at(change, start, usage[self.lives])
+        np.subtract.at(change, end, usage[self.lives])
         return np.cumsum(change)
 
     def peak(self, strategies: np.ndarray) -> int:
         """Returns the most bytes at any time under `[n]` strategies."""
         return int(self.memory(strategies).max(initial=0))
-
-    @functools.cached_property
-    def _alive(self) -> np.ndarray:
-        return self.interval[:, 0] < self.interval[:, 1]
-
-    @functools.cached_property
-    def _events(self) -> np.ndarray:
-        return np.searchsorted(self.times, self.interval[self._alive].T)
 
 
 class _Nodes(msgspec.Struct):

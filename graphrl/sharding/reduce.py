@@ -76,14 +76,13 @@ def incidence(groups: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _start(problem: ShardingProblem) -> Reduced:
     """The problem as groups of one node each, its times those at which no other time has all of its nodes."""
     n = len(problem.offset) - 1
-    alive = problem.interval[:, 0] < problem.interval[:, 1]
-    starts = np.unique(problem.interval[alive, 0])
-    ends = np.unique(problem.interval[alive, 1])
+    starts = np.unique(problem.interval[problem.lives, 0])
+    ends = np.unique(problem.interval[problem.lives, 1])
     # of the starts between two ends, only the last has all nodes of the others
     passed = np.searchsorted(ends, starts, "right")
     times = starts[np.append(passed[1:] > passed[:-1], True)[: len(starts)]]
     span = np.searchsorted(times, problem.interval)
-    user = np.flatnonzero(alive & (span[:, 0] < span[:, 1]))
+    user = np.flatnonzero(problem.lives & (span[:, 0] < span[:, 1]))
     sizes = problem.sizes
     usage = problem.usage[np.repeat(np.isin(np.arange(n), user), sizes)]
     blank = Reduced(

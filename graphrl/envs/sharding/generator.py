@@ -143,33 +143,32 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
     byte_unit, n = float(max(1, problem.limit)), own.ops
     node, strategy = owners(problem.offset)
     of_nodes, of_strategies, of_edges = _features(problem, start, unit, byte_unit)
-    lives = problem.interval[:, 0] < problem.interval[:, 1]
-    dense = [np.zeros((to.ops, to.strategies), dtype) for dtype in (np.float32, np.float32, bool)]
-    dense[0][node, strategy] = problem.cost / unit
-    dense[1][node, strategy] = np.where(lives[node], problem.usage / byte_unit, 0)
-    dense[2][node, strategy] = problem.cost < PROHIBITIVE
-    dense[2][:, 0] |= ~dense[2].any(1)
-    wide = np.zeros((to.ops, to.strategies, len(STRATEGY_FEATURES)), np.float32)
-    wide[node, strategy] = of_strategies
-    span = np.where(lives[:, None], np.searchsorted(problem.times, problem.interval), 0)
+
+    def by_strategy(values: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+        dense = np.zeros((to.ops, to.strategies, *values.shape[1:]), dtype)
+        dense[node, strategy] = values
+        return dense
+
+    allowed = by_strategy(problem.cost < PROHIBITIVE, bool)
+    allowed[:, 0] |= ~allowed.any(1)
     fields: dict[str, Any] = dict(
         num_ops=np.int32(n),
         cost_unit=np.float32(unit),
         byte_unit=np.float32(byte_unit),
         limit=np.float32(problem.limit / byte_unit),
         strategies=filled(problem.sizes, to.ops, np.int32, 1),
-        allowed=dense[2],
-        cost=dense[0],
-        usage=dense[1],
-        span=filled(span, to.ops, np.int32),
-        **_events(span, lives, to),
+        allowed=allowed,
+        cost=by_strategy(problem.cost / unit),
+        usage=by_strategy(np.where(problem.lives[node], problem.usage / byte_unit, 0)),
+        span=filled(problem.span, to.ops, np.int32),
+        **_events(problem, to),
         edges=filled(problem.edges, to.edges, np.int32, to.ops),
         edge_pair=filled(problem.edge_offset[:-1], to.edges, np.int32),
         **_pairs(problem, unit, to),
         prohibitive=np.float32(PROHIBITIVE / unit),
         start=filled(start, to.ops, np.int32),
         node_features=filled(of_nodes, to.ops, np.float32),
-        strategy_features=wide,
+        strategy_features=by_strategy(of_strategies),
         edge_features=filled(of_edges, to.edges, np.float32),
     )
     return ShardingInstance(**fields)
@@ -191,10 +190,10 @@ def _sizes(problem: ShardingProblem) -> ShardingSizes:
     return ShardingSizes(len(problem.sizes), most, len(problem.edges), len(problem.edge_cost), len(problem.times))
 
 
-def _events(span: np.ndarray, lives: np.ndarray, to: ShardingSizes) -> dict[str, np.ndarray]:
+def _events(problem: ShardingProblem, to: ShardingSizes) -> dict[str, np.ndarray]:
     """Sorts starts and ends of nodes by time: after the ends of a time memory is least, after its starts largest."""
-    nodes = np.flatnonzero(lives)
-    time = np.concatenate([span[nodes, 0], span[nodes, 1]])
+    nodes = np.flatnonzero(problem.lives)
+    time = problem.span[nodes].T.ravel()
     code = np.concatenate([nodes, to.ops + nodes])
     order = np.lexsort((code < to.ops, time))
     others = np.setdiff1d(np.arange(2 * to.ops), code)
@@ -237,7 +236,7 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
     of_edges, of_pairs = _edge_features(problem, start, log)
     is_start = strategy == start[node]
     memory = [problem.memory(plan) / byte_unit for plan in (least_bytes(problem), start)]
-    span = np.searchsorted(problem.times, problem.interval)
+    place = np.searchsorted(problem.times, problem.interval)
     nodes = [
         np.log(problem.sizes),
         *(np.log1p(np.bincount(problem.edges[:, end], minlength=n)) for end in (1, 0)),
@@ -245,8 +244,8 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
         log(by_node(np.add, np.minimum(problem.cost, PROHIBITIVE).astype(float)) / problem.sizes),
         least / byte_unit,
         by_node(np.add, problem.usage / byte_unit) / problem.sizes,
-        *(span.T / max(1, len(problem.times))),
-        *(_mean_over(profile, span) for profile in memory),
+        *(place.T / max(1, len(problem.times))),
+        *(_mean_over(profile, problem.span) for profile in memory),
     ]
     strategies = [
         log(problem.cost),
@@ -262,8 +261,8 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
 def _mean_over(profile: np.ndarray, span: np.ndarray) -> np.ndarray:
     """Returns the mean of a profile over each half-open span of times `[n, 2]`; 0 for empty ones."""
     upto = np.concatenate([[0.0], np.cumsum(profile)])
-    first, last = np.minimum(span, len(profile)).T
-    return np.where(first < last, upto[last] - upto[first], 0) / np.maximum(1, last - first)
+    first, last = span.T
+    return (upto[last] - upto[first]) / np.maximum(1, last - first)
 
 
 def _edge_features(
@@ -346,10 +345,16 @@ def descended(problem: ShardingProblem, plan: np.ndarray, sweeps: int = 4) -> np
     """
     plan = plan.copy()
     first, incident = incidence(len(problem.sizes), problem.edges)
-    span = np.searchsorted(problem.times, problem.interval)
-    span[problem.interval[:, 0] >= problem.interval[:, 1]] = 0
     memory, scratch = problem.memory(plan), np.zeros(int(problem.sizes.max(initial=1)))
-    arrays = (problem.offset, problem.cost, problem.usage, span, problem.edges, problem.edge_offset, problem.edge_cost)
+    arrays = (
+        problem.offset,
+        problem.cost,
+        problem.usage,
+        problem.span,
+        problem.edges,
+        problem.edge_offset,
+        problem.edge_cost,
+    )
     _descend(*arrays, incident, first, problem.limit, sweeps, plan, memory, scratch)
     return plan
 
