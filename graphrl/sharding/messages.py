@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined
-from graphrl.sharding.moves import Model, State
+from graphrl.sharding.moves import WATCHED, Model, State
 from graphrl.sharding.problem import offsets, owners
 
 LARGEST = 2**58  # of scaled costs and their sums
@@ -63,7 +63,7 @@ def price(model: Model, state: State, messages: Messages, multipliers: np.ndarra
 
     The bound of a sweep, less this, is one of the scaled cost.
     """
-    watched = int(state.numbers[0])
+    watched = int(state.numbers[WATCHED])
     scaled = np.rint(np.minimum(multipliers[:watched] * messages.scale, 2.0**40)).astype(np.int64)
     cap = LARGEST // 2**4 // messages.scale
     messages.theta[:] = np.minimum(model.cost, cap) * messages.scale + state.bytes[:, :watched] @ scaled

@@ -221,12 +221,12 @@ class _Worker:
 
     def _found(self) -> None:
         """Shares the best labels, and the scale of costs that they show."""
-        cost = int(self.state.numbers[2])
+        cost = int(self.state.numbers[moves.BEST])
         if cost >= 0:
             self.shared.offer(self.state.best, cost + self.shared.reduced.constant)
         best = self.shared.cost
         self.scale = max(
-            1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant)
+            1.0, float((best if best is not None else self.state.numbers[moves.COST]) - self.shared.reduced.constant)
         )
         self.per_byte = self.scale / max(1, int(self.model.room.max(initial=1)))
 
@@ -234,7 +234,7 @@ class _Worker:
         """Anneals once."""
         shared, state = self.shared, self.state
         self._restart()
-        for a in range(int(state.numbers[0])):
+        for a in range(int(state.numbers[moves.WATCHED])):
             price = shared.multipliers.get(int(state.watched[a]), 0.0)
             state.weight[a] = max(1.5 * price, 0.01 * self.per_byte)
         moves.place(self.model, state)
@@ -350,7 +350,7 @@ class _Ascent:
         if bound > self.best:
             self.stalled = 0 if bound > self.best + 1e-4 * abs(bound) else self.stalled + 1
             self.best, self.kept = bound, self.multipliers.copy()
-            times = self.state.watched[: self.state.numbers[0]].tolist()
+            times = self.state.watched[: self.state.numbers[moves.WATCHED]].tolist()
             self.worker.shared.multipliers = dict(zip(times, self.kept.tolist(), strict=False))
         else:
             self.stalled += 1
