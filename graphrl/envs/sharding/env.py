@@ -75,9 +75,9 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
       allows.
     - Reward: -cost / cost of the baseline's plan, if the plan is within the limit at all times and has no prohibitive
       cost. Else -1 - excess - share: the excess of the peak as a share of the limit, and the share of nodes and edges
-      whose cost is prohibitive. The baseline is a descent by single nodes from the plan of least bytes
-      (`generator.baseline`); prohibitive costs do not count in its cost. So plans that earn more than -1 fit, and are
-      cheaper than the baseline's; one that fits and is dearer may earn less than one that does not fit.
+      whose cost is prohibitive. The baseline is the best of a few descents by single nodes
+      (`graphrl.sharding.baseline`); prohibitive costs do not count in its cost. So plans that earn more than -1 fit,
+      and are cheaper than the baseline's; one that fits and is dearer may earn less than one that does not fit.
     - End: terminated after `episode_steps` steps, each of which sets all strategies.
     - State: the last plan. No random numbers are drawn.
     - Info: "cost", in the problem's units, without prohibitive ones, "prohibitive", the number of these, "peak", bytes,
