@@ -12,9 +12,10 @@ from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.optimize import check_seed
 from graphrl.progress import progress
+from graphrl.sharding.datasets import load_problem
 from graphrl.sharding.plan import ShardingPlan, gap_text
-from graphrl.sharding.problem import ShardingProblem, read_problem
-from graphrl.sharding.reduce import Reduced
+from graphrl.sharding.problem import ShardingProblem
+from graphrl.sharding.rules import Reduced
 from graphrl.sharding.search import Report, search
 from graphrl.units import format_bytes
 
@@ -38,12 +39,18 @@ EXAMPLES = """examples:
   graphrl shard problem.json.gz --seconds 4min --output plan.json --plot plan.png
       search for four minutes; write the plan, and a picture of its memory and costs
   graphrl shard problem.json --seconds 60 --contest
-      print the contest's answer: the list of strategies"""
+      print the contest's answer: the list of strategies
+  graphrl shard sharding-layers:200@7 --seconds 10
+      try it without a file: a random model of 200 nodes"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("problem", metavar="PROBLEM", help="file of a sharding problem: .json or .json.gz")
+    parser.add_argument(
+        "problem", metavar="PROBLEM",
+        help="file of a sharding problem, .json or .json.gz; or a name: sharding-layers:200@7 is a random model of 200 "
+        "nodes with seed 7, problem.json.gz:200@7 a connected part of a file",
+    )  # fmt: skip
     parser.add_argument(
         "--seconds", type=seconds, default=DEFAULT_SECONDS, metavar="S",
         help="time of the search with reading the file, such as 60 or 4min (default: 60); it ends earlier at a proven "
@@ -68,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     check_json_name("--output", args.output)
     check_outputs({"--output": args.output, "--plot": args.plot}, args.problem)
     check_pictures(args.plot)
-    problem = read_problem(args.problem)
+    problem = load_problem(args.problem)
     with _progress(problem, args.seconds) as show:
         writer = _Writer(args.output)
 
@@ -84,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         from graphrl.sharding.picture import plot
 
-        plot(problem, plan, args.plot)
+        plot(problem, plan).save(args.plot)
         written.append(args.plot)
     _print(args, problem, plan, reduced, written)
     return 0

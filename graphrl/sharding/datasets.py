@@ -17,8 +17,8 @@ import numpy as np
 from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.sharding.layers import FAMILY, layers, least_bytes
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem, read_problem
-from graphrl.sharding.reduce import incidence, offsets
+from graphrl.sharding.problem import UNLIMITED, ShardingProblem, offsets, owners, read_problem
+from graphrl.sharding.reduce import incidence
 
 MAX_PROBLEMS, MAX_NODES = 100_000, 1_000_000  # of a set, and of each of its problems: more is a typing error
 
@@ -122,5 +122,5 @@ def _breadth_first(edges: np.ndarray, n: int, count: int, rng: np.random.Generat
 
 def _ranges(offset: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns the indices of all elements of some rows, row by row."""
-    sizes = np.diff(offset)[rows]
-    return np.repeat(offset[:-1][rows] - offsets(sizes)[:-1], sizes) + np.arange(sizes.sum())
+    row, place = owners(offsets(np.diff(offset)[rows]))
+    return offset[rows[row]] + place

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.sharding.problem import PROHIBITIVE, UNLIMITED, ShardingProblem
-from graphrl.sharding.reduce import offsets
+from graphrl.sharding.problem import PROHIBITIVE, UNLIMITED, ShardingProblem, offsets, owners
 
 FAMILY = "sharding-layers"
 
@@ -208,5 +207,4 @@ def least_bytes(problem: ShardingProblem) -> np.ndarray:
 
 def _first_of(problem: ShardingProblem, *keys: np.ndarray) -> np.ndarray:
     """Returns the strategy of each node that is the least by keys `[S]`, the last key first: `[n] int64`."""
-    owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
-    return np.lexsort((*keys, owner))[problem.offset[:-1]] - problem.offset[:-1]
+    return np.lexsort((*keys, owners(problem.offset)[0]))[problem.offset[:-1]] - problem.offset[:-1]

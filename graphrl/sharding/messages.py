@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined
-from graphrl.sharding.moves import Model, State
-from graphrl.sharding.reduce import offsets
+from graphrl.sharding.moves import WATCHED, Model, State
+from graphrl.sharding.problem import offsets, owners
 
 LARGEST = 2**58  # of scaled costs and their sums
 
@@ -45,7 +45,7 @@ def messages_of(model: Model, cost: float) -> Messages:
     scale = 2 ** int(np.clip(np.log2(LARGEST / 2**8 / max(1.0, cost)), 0, 20))
     cap = LARGEST // 2**4 // scale
     sizes = np.diff(model.offset)
-    group = np.repeat(np.arange(len(sizes)), np.diff(model.first))
+    group = owners(model.first)[0]
     offset = offsets(sizes[group])
     low, high = np.minimum(group, model.other), np.maximum(group, model.other)
     order = np.lexsort((group, high, low))  # both incidences of an edge are next to each other
@@ -63,7 +63,7 @@ def price(model: Model, state: State, messages: Messages, multipliers: np.ndarra
 
     The bound of a sweep, less this, is one of the scaled cost.
     """
-    watched = int(state.numbers[0])
+    watched = int(state.numbers[WATCHED])
     scaled = np.rint(np.minimum(multipliers[:watched] * messages.scale, 2.0**40)).astype(np.int64)
     cap = LARGEST // 2**4 // messages.scale
     messages.theta[:] = np.minimum(model.cost, cap) * messages.scale + state.bytes[:, :watched] @ scaled

@@ -13,9 +13,12 @@ import numpy as np
 
 from graphrl.compiled import entry, inlined
 from graphrl.errors import ProblemError
-from graphrl.sharding.reduce import Reduced, incidence
+from graphrl.sharding.problem import owners
+from graphrl.sharding.reduce import incidence
+from graphrl.sharding.rules import Reduced
 
 MAX_WATCHED = 128  # times that are watched at once; more replace those that bind least
+WATCHED, COST, BEST, RANDOM = range(4)  # of `State.numbers`
 MOST = 2**62  # of the sum of all costs of a plan, with its prohibitive ones
 
 
@@ -54,7 +57,7 @@ class State(NamedTuple):
       held: `[MAX_WATCHED] int64`, bytes above the room, negative below.
       weight: `[MAX_WATCHED] float64`, cost per byte.
       profile: `[T + 1] int64`, scratch.
-      numbers: `int64`: number of watched times, cost, best cost (-1 without one), random state, accepted moves.
+      numbers: `[4] int64`: number of watched times, cost, best cost (-1 without one), random state.
     """
 
     label: np.ndarray
@@ -75,7 +78,7 @@ def model_of(reduced: Reduced) -> Model:
       ProblemError: every plan costs as much as these.
     """
     first, edge = incidence(len(reduced.sizes), reduced.edges)
-    group = np.repeat(np.arange(len(reduced.sizes)), np.diff(first))
+    group = owners(first)[0]
     is_first = reduced.edges[edge, 0] == group
     width = reduced.sizes[reduced.edges[edge, 1]]
     other = np.where(is_first, reduced.edges[edge, 1], reduced.edges[edge, 0])
@@ -92,14 +95,13 @@ def model_of(reduced: Reduced) -> Model:
 
 def start(model: Model, label: np.ndarray, weight: float, seed: int) -> State:
     """Returns the state of an annealing from `[g]` labels; `weight` is the initial cost per byte."""
-    groups, strategies = len(model.offset) - 1, len(model.cost)
-    numbers = np.array([0, 0, -1, np.random.default_rng(seed).integers(1, 2**62), 0], np.int64)
+    strategies = len(model.cost)
+    numbers = np.array([0, 0, -1, np.random.default_rng(seed).integers(1, 2**62)], np.int64)
     state = State(
         label.copy(), np.zeros(strategies, np.int64), label.copy(), np.zeros(MAX_WATCHED, np.int64),
         np.zeros((strategies, MAX_WATCHED), np.int64), np.zeros(MAX_WATCHED, np.int64),
         np.full(MAX_WATCHED, float(weight)), np.zeros(len(model.room) + 1, np.int64), numbers,
     )  # fmt: skip
-    assert len(state.label) == groups
     place(model, state)
     return state
 
@@ -107,18 +109,18 @@ def start(model: Model, label: np.ndarray, weight: float, seed: int) -> State:
 @inlined
 def _random(numbers: np.ndarray) -> float:
     """Next of xorshift64*, as a float in [0, 1)."""
-    x = np.uint64(numbers[3])
+    x = np.uint64(numbers[RANDOM])
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
     x ^= x >> np.uint64(27)
-    numbers[3] = np.int64(x)
+    numbers[RANDOM] = np.int64(x)
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @entry
 def place(model: Model, state: State) -> None:
     """Computes costs and bytes of the labels; keeps them if they are the best so far, else watches the worst time."""
-    state.numbers[1] = 0
+    state.numbers[COST] = 0
     for v in range(len(state.label)):
         for s in range(model.offset[v + 1] - model.offset[v]):
             c = model.cost[model.offset[v] + s]
@@ -126,15 +128,17 @@ def place(model: Model, state: State) -> None:
                 c += model.edge_cost[model.base[x] + s * model.own[x] + state.label[model.other[x]] * model.across[x]]
             state.seen[model.offset[v] + s] = c
         own = model.offset[v] + state.label[v]
-        state.numbers[1] += model.cost[own]
+        state.numbers[COST] += model.cost[own]
         for x in range(model.first[v], model.first[v + 1]):
             if model.other[x] > v:
                 t = state.label[model.other[x]]
-                state.numbers[1] += model.edge_cost[model.base[x] + state.label[v] * model.own[x] + t * model.across[x]]
-    for a in range(state.numbers[0]):
+                state.numbers[COST] += model.edge_cost[
+                    model.base[x] + state.label[v] * model.own[x] + t * model.across[x]
+                ]
+    for a in range(state.numbers[WATCHED]):
         state.held[a] = -model.room[state.watched[a]]
     for v in range(len(state.label)):
-        for a in range(state.numbers[0]):
+        for a in range(state.numbers[WATCHED]):
             state.held[a] += state.bytes[model.offset[v] + state.label[v], a]
     if _worst(model, state):
         _record(model, state)
@@ -156,19 +160,19 @@ def _worst(model: Model, state: State) -> bool:
             worst, most = time, total - model.room[time]
     if worst < 0:
         return True
-    for b in range(state.numbers[0]):
+    for b in range(state.numbers[WATCHED]):
         if state.watched[b] == worst:
             return False
-    a = state.numbers[0]
+    a = state.numbers[WATCHED]
     if a < len(state.held):
-        state.numbers[0] += 1
+        state.numbers[WATCHED] += 1
     else:  # the time that is farthest from binding makes room
         a = 0
         for b in range(1, len(state.held)):
             if state.weight[b] < state.weight[a]:
                 a = b
     heaviest = 0.0
-    for b in range(state.numbers[0]):
+    for b in range(state.numbers[WATCHED]):
         if b != a:
             heaviest = max(heaviest, state.weight[b])
     if heaviest > 0.0:
@@ -202,7 +206,7 @@ def anneal(
             since = 0
             temperature *= cooling
             penalty = 0.0
-            for a in range(numbers[0]):
+            for a in range(numbers[WATCHED]):
                 state.weight[a] = max(floor, state.weight[a] * (rise if state.held[a] > 0 else fall))
                 penalty += state.weight[a] * max(state.held[a], 0)
         v = min(groups - 1, int(_random(numbers) * groups))
@@ -217,7 +221,7 @@ def anneal(
             continue
         gain = 0.0
         over = False
-        for a in range(numbers[0]):
+        for a in range(numbers[WATCHED]):
             before = state.held[a]
             after = before + state.bytes[new, a] - state.bytes[old, a]
             over |= after > 0
@@ -226,7 +230,7 @@ def anneal(
             continue
         _move(model, state, v, s)
         penalty += gain
-        if not over and (numbers[2] < 0 or numbers[1] < numbers[2]) and step >= checked:
+        if not over and (numbers[BEST] < 0 or numbers[COST] < numbers[BEST]) and step >= checked:
             _record(model, state)
             checked = step + 50
 
@@ -236,10 +240,9 @@ def _move(model: Model, state: State, v: int, s: int) -> None:
     """Gives group v strategy s."""
     old, new = model.offset[v] + state.label[v], model.offset[v] + s
     t = state.label[v]
-    state.numbers[1] += state.seen[new] - state.seen[old]
-    state.numbers[4] += 1
+    state.numbers[COST] += state.seen[new] - state.seen[old]
     state.label[v] = s
-    for a in range(state.numbers[0]):
+    for a in range(state.numbers[WATCHED]):
         state.held[a] += state.bytes[new, a] - state.bytes[old, a]
     for x in range(model.first[v], model.first[v + 1]):
         w = model.other[x]
@@ -305,8 +308,8 @@ def blocks(
 
 @inlined
 def _energy(state: State) -> float:
-    energy = float(state.numbers[1])
-    for a in range(state.numbers[0]):
+    energy = float(state.numbers[COST])
+    for a in range(state.numbers[WATCHED]):
         energy += state.weight[a] * max(state.held[a], 0)
     return energy
 
@@ -314,15 +317,15 @@ def _energy(state: State) -> float:
 @inlined
 def _record(model: Model, state: State) -> None:
     """Keeps the labels if they are feasible and the best so far."""
-    if state.numbers[1] >= model.cap:
+    if state.numbers[COST] >= model.cap:
         return
-    if state.numbers[2] >= 0 and state.numbers[1] >= state.numbers[2]:
+    if state.numbers[BEST] >= 0 and state.numbers[COST] >= state.numbers[BEST]:
         return
-    for a in range(state.numbers[0]):
+    for a in range(state.numbers[WATCHED]):
         if state.held[a] > 0:
             return
     if _worst(model, state):
-        state.numbers[2] = state.numbers[1]
+        state.numbers[BEST] = state.numbers[COST]
         for v in range(len(state.label)):
             state.best[v] = state.label[v]
 
@@ -373,7 +376,7 @@ def _price(model: Model, state: State, scratch: Scratch, count: int, factor: flo
             theta[i] = float(state.seen[i])
             if noise > 0.0:
                 theta[i] -= noise * np.log(-np.log(1e-12 + _random(state.numbers) * (1.0 - 2e-12)))
-        for a in range(state.numbers[0]):
+        for a in range(state.numbers[WATCHED]):
             price = factor * state.weight[a]
             for i in range(model.offset[v], model.offset[v + 1]):
                 theta[i] += price * state.bytes[i, a]

@@ -1,15 +1,13 @@
 """A sharding plan as a picture: memory over time against the limit, costs along the nodes, and the dearest of them."""
 
-import os
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from graphrl.colours import COLOURS, FAINT, GRID, LIMIT, TEXT
-from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading, write_figure
+from graphrl.plan.plot import DPI, WIDTH, Picture, draw_heading
 from graphrl.sharding.plan import ShardingPlan, gap_text
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem
+from graphrl.sharding.problem import ShardingProblem
 from graphrl.units import byte_unit, format_bytes
 
 BINS = 240  # bars of the costs along the nodes
@@ -17,17 +15,13 @@ LISTED = 14  # dearest nodes and edges
 NODE, EDGE = COLOURS[4], COLOURS[1]
 
 
-def plot(problem: ShardingProblem, plan: ShardingPlan, path: str | os.PathLike[str]) -> Picture:
-    """Draws memory over time against the limit, and the costs of nodes and edges; saves the picture.
-
-    Raises:
-      GraphrlError: the file cannot be written, or its ending is not .png, .svg or .pdf.
-    """
+def plot(problem: ShardingProblem, plan: ShardingPlan) -> Picture:
+    """Draws memory over time against the limit, and the costs of nodes and edges."""
     strategies = np.array(plan.strategies, np.int64)
     figure = Picture(figsize=(WIDTH, 8.2), dpi=DPI, layout="constrained")
     memory, along, dearest = figure.subplots(3, 1, height_ratios=[2.6, 2.2, 2.6])
     node, edge = problem.costs(strategies)
-    _draw_memory(memory, problem, strategies)
+    _draw_memory(memory, problem, strategies, plan.limit)
     _draw_along(along, problem, node, edge)
     _draw_dearest(dearest, problem, strategies, node, edge)
     facts = [
@@ -38,13 +32,11 @@ def plot(problem: ShardingProblem, plan: ShardingPlan, path: str | os.PathLike[s
         f"{len(node):,} nodes, {len(edge):,} edges",
     ]
     draw_heading(memory, problem.name, plan.method, facts, above=14)
-    write_figure(figure, path)
     return figure
 
 
-def _draw_memory(axes: Axes, problem: ShardingProblem, strategies: np.ndarray) -> None:
+def _draw_memory(axes: Axes, problem: ShardingProblem, strategies: np.ndarray, limit: int | None) -> None:
     used, peak = problem.memory(strategies), problem.peak(strategies)
-    limit = None if problem.limit == UNLIMITED else problem.limit
     scale, unit = byte_unit(max(1, limit or peak))
     if len(used) > 1:
         axes.stairs(used[:-1] / scale, problem.times, fill=True, color=NODE, alpha=0.75, linewidth=0)

@@ -10,9 +10,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphrl.errors import PlanError, ProblemError
 from graphrl.files import read_document, write_atomically
-from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.problem import PROHIBITIVE, UNLIMITED, ShardingProblem
 
 FORMAT, VERSION = "graphrl-sharding", 1
 
@@ -42,6 +44,21 @@ class ShardingPlan:
     seconds: float
     seed: int
     strategies: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        problem: ShardingProblem,
+        strategies: np.ndarray,
+        method: str,
+        bound: int,
+        seconds: float = 0.0,
+        seed: int = 0,
+    ) -> "ShardingPlan":
+        """Makes the plan of `[n]` strategies, with their exact cost and peak, whether it fits or not."""
+        limit = None if problem.limit == UNLIMITED else problem.limit
+        cost, peak = problem.total_cost(strategies), problem.peak(strategies)
+        return cls(problem.name, method, cost, bound, peak, limit, seconds, seed, strategies.tolist())
 
     @property
     def gap(self) -> float:

@@ -61,7 +61,17 @@ class ShardingProblem:
     @functools.cached_property
     def times(self) -> np.ndarray:
         """Distinct times at which an interval starts or ends, `[k] int64`, ascending."""
-        return np.unique(self.interval[self._alive])
+        return np.unique(self.interval[self.lives])
+
+    @functools.cached_property
+    def lives(self) -> np.ndarray:
+        """True for nodes whose interval is not empty, `[n] bool`."""
+        return self.interval[:, 0] < self.interval[:, 1]
+
+    @functools.cached_property
+    def span(self) -> np.ndarray:
+        """Half-open range of indices of `times` in which each node lives, `[n, 2] int64`; 0 to 0 for the others."""
+        return np.where(self.lives[:, None], np.searchsorted(self.times, self.interval), 0)
 
     def check(self, strategies: ArrayLike) -> np.ndarray:
         """Returns a plan as `[n] int64` strategies.
@@ -98,22 +108,14 @@ class ShardingProblem:
     def profile(self, usage: np.ndarray) -> np.ndarray:
         """Returns the bytes from each of `times` to the next if node v takes `usage[v]` bytes, `[k] int64`."""
         change = np.zeros(len(self.times), np.int64)
-        start, end = self._events
-        np.add.at(change, start, usage[self._alive])
-        np.subtract.at(change, end, usage[self._alive])
+        start, end = self.span[self.lives].T
+        np.add.at(change, start, usage[self.lives])
+        np.subtract.at(change, end, usage[self.lives])
         return np.cumsum(change)
 
     def peak(self, strategies: np.ndarray) -> int:
         """Returns the most bytes at any time under `[n]` strategies."""
         return int(self.memory(strategies).max(initial=0))
-
-    @functools.cached_property
-    def _alive(self) -> np.ndarray:
-        return self.interval[:, 0] < self.interval[:, 1]
-
-    @functools.cached_property
-    def _events(self) -> np.ndarray:
-        return np.searchsorted(self.times, self.interval[self._alive].T)
 
 
 class _Nodes(msgspec.Struct):
@@ -136,6 +138,18 @@ class _Problem(msgspec.Struct):
 
 class _File(msgspec.Struct):
     problem: _Problem
+
+
+def offsets(sizes: np.ndarray) -> np.ndarray:
+    """Returns `[k + 1]` offsets of `[k]` sizes."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def owners(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the row of each element of a list of rows, and its place in the row; `[k + 1]` offsets of the rows."""
+    sizes = np.diff(offset)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    return row, np.arange(offset[-1]) - offset[row]
 
 
 def read_problem(path: str | os.PathLike[str]) -> ShardingProblem:
@@ -175,11 +189,11 @@ def _problem(file: _Problem, name: str) -> ShardingProblem:
         raise ProblemError(f"edges.costs has {len(edge_sizes):,} items: must have one for each of {len(edges):,} edges")
     _refuse(edges.max(1, initial=0) >= n, f"edges.nodes[{{0}}] has a node that is not there: nodes are 0 to {n - 1}")
     _refuse(sizes[edges].prod(1) != edge_sizes, "edges.costs[{0}] must have a cost for each pair of strategies")
-    offset = _offsets(sizes)
+    offset = offsets(sizes)
     if n and float(np.maximum.reduceat(usage, offset[:-1]).astype(float).sum()) >= UNLIMITED:
         raise ProblemError("nodes.usages add up to more than 2^62 bytes")
     return ShardingProblem(
-        file.name or name, offset, cost, usage, interval, edges, _offsets(edge_sizes), edge_cost, limit
+        file.name or name, offset, cost, usage, interval, edges, offsets(edge_sizes), edge_cost, limit
     )
 
 
@@ -187,10 +201,6 @@ def _refuse(wrong: np.ndarray, message: str) -> None:
     where = np.flatnonzero(wrong)
     if len(where):
         raise ProblemError(message.format(where[0]))
-
-
-def _offsets(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _pairs(raw: msgspec.Raw, what: str) -> np.ndarray:

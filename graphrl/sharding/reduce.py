@@ -14,13 +14,13 @@ All are the same operation: every node of the old problem follows a node of the 
 each strategy of the other (`_follow`).
 """
 
-import dataclasses
-
 import numpy as np
 
+from graphrl.compiled.structures import rows_by
 from graphrl.errors import ProblemError
-from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, offsets, owners
 from graphrl.sharding.rules import (
+    Reduced,
     add_costs,
     add_matrices,
     add_usages,
@@ -30,54 +30,7 @@ from graphrl.sharding.rules import (
     merge_nodes,
 )
 
-GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
 MAX_PAIRS = 2**16  # pairs of strategies of a node that are compared; nodes with more are left as they are
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Reduced:
-    """A reduced problem of g groups of nodes with S strategies in all, m edges, c usages and T times.
-
-    Attributes:
-      offset: `[g + 1] int64`, as in `ShardingProblem`, for groups.
-      cost: `[S] int64`; no strategy is prohibitive.
-      edges: `[m, 2] int64`, the first group below the second, no pair twice.
-      edge_offset: `[m + 1] int64`, as in `ShardingProblem`.
-      edge_cost: `[C] int64`; `PROHIBITIVE` and above for pairs that are not there.
-      user: `[c] int64`, group of each usage, ascending; a group has several if its nodes have other intervals.
-      span: `[c, 2] int64`, half-open range of times of each usage.
-      usage_offset: `[c + 1] int64`; the bytes of usage i, by strategy of its group, are at `usage_offset[i]` of the
-        next. Their least is 0.
-      usage: `[..] int64` bytes.
-      room: `[T] int64`, bytes that usages may take at each time.
-      constant: cost of all that is decided.
-      root: `[n] int64`, group of each node of the full problem; g for nodes with one strategy.
-      table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`.
-    """
-
-    offset: np.ndarray
-    cost: np.ndarray
-    edges: np.ndarray
-    edge_offset: np.ndarray
-    edge_cost: np.ndarray
-    user: np.ndarray
-    span: np.ndarray
-    usage_offset: np.ndarray
-    usage: np.ndarray
-    room: np.ndarray
-    constant: int
-    root: np.ndarray
-    table_offset: np.ndarray
-    table: np.ndarray
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Number of strategies of each group, `[g] int64`."""
-        return np.diff(self.offset)
-
-    def expand(self, strategies: np.ndarray) -> np.ndarray:
-        """Returns the `[n]` strategies of the full problem that `[g]` strategies of the groups stand for."""
-        return self.table[self.table_offset[:-1] + np.append(strategies, 0)[self.root]]
 
 
 def reduce_problem(problem: ShardingProblem, *, merge: bool = True) -> Reduced:
@@ -117,33 +70,26 @@ def incidence(groups: int, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the edges of each group: group v's are at `first[v]` to `first[v + 1]` of the second array."""
     ends = np.concatenate([edges[:, 0], edges[:, 1]])
     number = np.concatenate([np.arange(len(edges), dtype=np.int64)] * 2)
-    order = np.argsort(ends, kind="stable")
-    return np.searchsorted(ends[order], np.arange(groups + 1)).astype(np.int64), number[order]
-
-
-def offsets(sizes: np.ndarray) -> np.ndarray:
-    """Returns `[k + 1]` offsets of `[k]` sizes."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return rows_by(ends, number, groups)
 
 
 def _start(problem: ShardingProblem) -> Reduced:
     """The problem as groups of one node each, its times those at which no other time has all of its nodes."""
     n = len(problem.offset) - 1
-    alive = problem.interval[:, 0] < problem.interval[:, 1]
-    starts = np.unique(problem.interval[alive, 0])
-    ends = np.unique(problem.interval[alive, 1])
+    starts = np.unique(problem.interval[problem.lives, 0])
+    ends = np.unique(problem.interval[problem.lives, 1])
     # of the starts between two ends, only the last has all nodes of the others
     passed = np.searchsorted(ends, starts, "right")
     times = starts[np.append(passed[1:] > passed[:-1], True)[: len(starts)]]
     span = np.searchsorted(times, problem.interval)
-    user = np.flatnonzero(alive & (span[:, 0] < span[:, 1]))
+    user = np.flatnonzero(problem.lives & (span[:, 0] < span[:, 1]))
     sizes = problem.sizes
     usage = problem.usage[np.repeat(np.isin(np.arange(n), user), sizes)]
     blank = Reduced(
         problem.offset, np.minimum(problem.cost, PROHIBITIVE), problem.edges, problem.edge_offset,
         np.minimum(problem.edge_cost, PROHIBITIVE), user, span[user], offsets(sizes[user]), usage,
         np.full(len(times), problem.limit, np.int64), 0, np.arange(n), problem.offset,
-        np.arange(len(problem.cost)) - np.repeat(problem.offset[:-1], sizes),
+        owners(problem.offset)[1],
     )  # fmt: skip
     return _follow(blank, np.arange(n), np.append(sizes, 1), blank.table_offset, blank.table)
 
@@ -158,10 +104,7 @@ def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
         keep[_too_large(reduced)] = 0
         first, edge = incidence(len(reduced.sizes), reduced.edges)
         uses = np.searchsorted(reduced.user, np.arange(len(reduced.sizes) + 1))
-        mark_strategies(
-            reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
-            reduced.usage_offset, reduced.usage, keep, np.array([max_pairs, PROHIBITIVE]),
-        )  # fmt: skip
+        mark_strategies(reduced, first, edge, uses, keep, max_pairs)
         sizes = np.add.reduceat(keep, reduced.offset[:-1], dtype=np.int64) if len(keep) else reduced.sizes
         if (sizes == 0).any():
             raise ProblemError("no plan is feasible: prohibitive costs or the memory limit leave a node no strategy")
@@ -169,9 +112,8 @@ def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
             return reduced
         single = sizes == 1
         place = np.where(single, (~single).sum(), np.cumsum(~single) - 1)
-        local = np.arange(len(keep)) - np.repeat(reduced.offset[:-1], reduced.sizes)
         new_sizes = np.append(sizes[~single], 1)
-        reduced = _follow(reduced, place, new_sizes, offsets(sizes), local[keep.astype(bool)])
+        reduced = _follow(reduced, place, new_sizes, offsets(sizes), owners(reduced.offset)[1][keep.astype(bool)])
 
 
 def _too_large(reduced: Reduced) -> np.ndarray:
@@ -179,10 +121,9 @@ def _too_large(reduced: Reduced) -> np.ndarray:
     if (reduced.room < 0).any():
         raise ProblemError("no plan is feasible: the least bytes of all nodes exceed the memory limit")
     least = _range_minimum(reduced.room, reduced.span)
-    sizes = np.diff(reduced.usage_offset)
-    wrong = np.flatnonzero(reduced.usage > np.repeat(least, sizes))
-    item = np.searchsorted(reduced.usage_offset, wrong, "right") - 1
-    return reduced.offset[reduced.user[item]] + wrong - reduced.usage_offset[item]
+    item, strategy = owners(reduced.usage_offset)
+    wrong = reduced.usage > least[item]
+    return reduced.offset[reduced.user[item[wrong]]] + strategy[wrong]
 
 
 def _range_minimum(values: np.ndarray, span: np.ndarray) -> np.ndarray:
@@ -209,17 +150,13 @@ def _merged(reduced: Reduced) -> Reduced:
     # a table of a merged node has as many items as its parent's strategies
     room = int(np.sum(sizes[reduced.edges].max(1))) + len(reduced.cost)
     tables, start = np.empty(room, np.int64), np.zeros(groups, np.int64)
-    merge_nodes(
-        reduced.offset, reduced.cost, reduced.edges, reduced.edge_offset, reduced.edge_cost, first, edge, uses,
-        reduced.usage_offset, reduced.usage, parent, status, tables, start, np.array([GROWTH, PROHIBITIVE]),
-    )  # fmt: skip
+    merge_nodes(reduced, first, edge, uses, parent, status, tables, start)
     is_root = parent == np.arange(groups)
     place = (np.cumsum(is_root) - 1)[parent]
-    table_sizes = sizes[parent]
-    local = np.arange(table_sizes.sum()) - np.repeat(offsets(table_sizes)[:-1], table_sizes)
-    table = np.where(np.repeat(is_root, table_sizes), local, tables[local + np.repeat(start, table_sizes)])
-    new_sizes = np.append(sizes[is_root], 1)
-    return _follow(reduced, place, new_sizes, offsets(table_sizes), table)
+    table_offset = offsets(sizes[parent])
+    group, strategy = owners(table_offset)
+    table = np.where(is_root[group], strategy, tables[start[group] + strategy])
+    return _follow(reduced, place, np.append(sizes[is_root], 1), table_offset, table)
 
 
 def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray) -> Reduced:
@@ -231,24 +168,19 @@ def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np
     offset = offsets(sizes)
     cost = np.zeros(offset[-1], np.int64)
     unary = np.zeros(len(old.edges), np.uint8)
-    add_costs(
-        old.offset, old.cost, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, cost, unary
-    )
+    add_costs(old, place, offset, table_offset, table, cost, unary)
     left = np.flatnonzero(unary == 0)
     ends = np.sort(place[old.edges[left]], axis=1)
     keys, number = np.unique(ends[:, 0] * (groups + 1) + ends[:, 1], return_inverse=True)
     edges = np.stack([keys // (groups + 1), keys % (groups + 1)], 1)
     edge_offset = offsets(sizes[edges].prod(1))
     edge_cost = np.zeros(edge_offset[-1], np.int64)
-    add_matrices(
-        old.offset, old.edges, old.edge_offset, old.edge_cost, place, offset, table_offset, table, left, number,
-        edge_offset, edge_cost,
-    )  # fmt: skip
+    add_matrices(old, place, offset, table_offset, table, left, number, edge_offset, edge_cost)
     user, span, usage_offset, usage, room = _usages(old, place, offset, table_offset, table)
     full_sizes = sizes[np.append(place, groups)[old.root]]
     full_offset = offsets(full_sizes)
     full = np.empty(full_offset[-1], np.int64)
-    compose_tables(old.root, old.table_offset, old.table, place, table_offset, table, full_offset, full)
+    compose_tables(old, place, table_offset, table, full_offset, full)
     return Reduced(
         offset[:-1], np.minimum(cost[:-1], PROHIBITIVE), edges, edge_offset, np.minimum(edge_cost, PROHIBITIVE), user,
         span, usage_offset, usage, room, old.constant + int(cost[-1]), np.append(place, groups)[old.root],
@@ -267,7 +199,7 @@ def _usages(
     span = np.stack([keys // (times + 1) % (times + 1), keys % (times + 1)], 1)
     usage_offset = offsets(np.diff(offset)[user])
     usage = np.zeros(usage_offset[-1], np.int64)
-    add_usages(old.user, old.usage_offset, old.usage, table_offset, table, number, usage_offset, usage)
+    add_usages(old, table_offset, table, number, usage_offset, usage)
     least = np.minimum.reduceat(usage, usage_offset[:-1]) if len(user) else np.zeros(0, np.int64)
     change = np.zeros(times + 1, np.int64)
     np.add.at(change, span[:, 0], least)
@@ -295,8 +227,8 @@ def _binding(reduced: Reduced) -> Reduced:
         keep = np.ones(len(reduced.room), np.uint8)
         difference = np.zeros(len(reduced.cost), np.int64)
         mark_times(
-            reduced.offset, reduced.user, reduced.span, reduced.usage_offset, reduced.usage, reduced.room, by_start,
-            by_end, difference, np.zeros(len(reduced.sizes), np.int64), np.zeros(len(reduced.sizes), np.uint8), keep,
+            reduced, by_start, by_end, difference, np.zeros(len(reduced.sizes), np.int64),
+            np.zeros(len(reduced.sizes), np.uint8), keep,
         )  # fmt: skip
         if keep.all():
             return reduced
@@ -308,12 +240,11 @@ def _at_times(reduced: Reduced, keep: np.ndarray) -> Reduced:
     span = np.append(0, np.cumsum(keep))[reduced.span]
     left = span[:, 0] < span[:, 1]
     sizes = np.diff(reduced.usage_offset)
-    thinned = dataclasses.replace(
-        reduced, user=reduced.user[left], span=span[left], usage_offset=offsets(sizes[left]),
+    thinned = reduced._replace(
+        user=reduced.user[left], span=span[left], usage_offset=offsets(sizes[left]),
         usage=reduced.usage[np.repeat(left, sizes)], room=reduced.room[keep],
     )  # fmt: skip
     groups = len(reduced.sizes)
-    local = np.arange(len(reduced.cost)) - np.repeat(reduced.offset[:-1], reduced.sizes)
-    offset = np.append(reduced.offset, reduced.offset[-1] + 1)
-    user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, local)
-    return dataclasses.replace(thinned, user=user, span=span, usage_offset=usage_offset, usage=usage, room=room)
+    offset, table = np.append(reduced.offset, reduced.offset[-1] + 1), owners(reduced.offset)[1]
+    user, span, usage_offset, usage, room = _usages(thinned, np.arange(groups), offset, reduced.offset, table)
+    return thinned._replace(user=user, span=span, usage_offset=usage_offset, usage=usage, room=room)

@@ -1,225 +1,242 @@
-"""The compiled loops of the reduction: which strategies and nodes go, and the costs, bytes and tables of what is left.
+"""Reduced, and the compiled loops that make it: which strategies and nodes go, and costs, bytes and tables of the rest.
 
-Arrays are those of `graphrl.sharding.reduce.Reduced`: `off` is `offset`, `eoff` and `ecost` are `edge_offset` and
-`edge_cost`, `uoff` is `usage_offset`, `toff` is `table_offset`.
+`place`, `offset`, `table_offset` and `table` say how groups follow others, see `graphrl.sharding.reduce._follow`.
+`first` and `edge` are the `incidence` of a problem; usages of group v are at `uses[v]` to `uses[v + 1]`.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from graphrl.compiled import entry, inlined
+from graphrl.compiled import entry, inlined, integer
+from graphrl.sharding.problem import PROHIBITIVE
+
+GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
+
+
+class Reduced(NamedTuple):
+    """A reduced problem of g groups of nodes with S strategies in all, m edges, c usages and T times.
+
+    Attributes:
+      offset: `[g + 1] int64`, as in `ShardingProblem`, for groups.
+      cost: `[S] int64`; no strategy is prohibitive.
+      edges: `[m, 2] int64`, the first group below the second, no pair twice.
+      edge_offset: `[m + 1] int64`, as in `ShardingProblem`.
+      edge_cost: `[C] int64`; `PROHIBITIVE` and above for pairs that are not there.
+      user: `[c] int64`, group of each usage, ascending; a group has several if its nodes have other intervals.
+      span: `[c, 2] int64`, half-open range of times of each usage.
+      usage_offset: `[c + 1] int64`; the bytes of usage i, by strategy of its group, are at `usage_offset[i]` of the
+        next. Their least is 0.
+      usage: `[..] int64` bytes.
+      room: `[T] int64`, bytes that usages may take at each time.
+      constant: cost of all that is decided.
+      root: `[n] int64`, group of each node of the full problem; g for nodes with one strategy.
+      table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`.
+    """
+
+    offset: np.ndarray
+    cost: np.ndarray
+    edges: np.ndarray
+    edge_offset: np.ndarray
+    edge_cost: np.ndarray
+    user: np.ndarray
+    span: np.ndarray
+    usage_offset: np.ndarray
+    usage: np.ndarray
+    room: np.ndarray
+    constant: int
+    root: np.ndarray
+    table_offset: np.ndarray
+    table: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of strategies of each group, `[g] int64`."""
+        return np.diff(self.offset)
+
+    def expand(self, strategies: np.ndarray) -> np.ndarray:
+        """Returns the `[n]` strategies of the full problem that `[g]` strategies of the groups stand for."""
+        return self.table[self.table_offset[:-1] + np.append(strategies, 0)[self.root]]
 
 
 @entry
 def add_costs(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
+    old: Reduced,
     place: np.ndarray,
-    new_off: np.ndarray,
-    toff: np.ndarray,
+    offset: np.ndarray,
+    table_offset: np.ndarray,
     table: np.ndarray,
-    new_cost: np.ndarray,
+    cost: np.ndarray,
     unary: np.ndarray,
 ) -> None:
     """Adds costs of groups to those that they follow; and of edges between followers of one group, or a constant."""
     for v in range(len(place)):
         p = place[v]
-        for i in range(new_off[p + 1] - new_off[p]):
-            c = new_cost[new_off[p] + i] + cost[off[v] + table[toff[v] + i]]
-            new_cost[new_off[p] + i] = min(c, 10**18)
-    for e in range(len(edges)):
-        a, b = edges[e, 0], edges[e, 1]
+        for i in range(offset[p + 1] - offset[p]):
+            c = cost[offset[p] + i] + old.cost[old.offset[v] + table[table_offset[v] + i]]
+            cost[offset[p] + i] = min(c, PROHIBITIVE)
+    for e in range(len(old.edges)):
+        a, b = old.edges[e, 0], old.edges[e, 1]
         p, q = place[a], place[b]
-        k, m, width = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q], off[b + 1] - off[b]
+        k, m, width = offset[p + 1] - offset[p], offset[q + 1] - offset[q], old.offset[b + 1] - old.offset[b]
         if p == q or k == 1 or m == 1:
             unary[e] = 1
             target = q if k == 1 else p
             for i in range(max(k, m)):
-                s = table[toff[a] + (0 if k == 1 else i)]
-                t = table[toff[b] + (0 if m == 1 else i)]
-                c = new_cost[new_off[target] + i] + ecost[eoff[e] + s * width + t]
-                new_cost[new_off[target] + i] = min(c, 10**18)
+                s = table[table_offset[a] + (0 if k == 1 else i)]
+                t = table[table_offset[b] + (0 if m == 1 else i)]
+                c = cost[offset[target] + i] + old.edge_cost[old.edge_offset[e] + s * width + t]
+                cost[offset[target] + i] = min(c, PROHIBITIVE)
 
 
 @entry
 def add_matrices(
-    off: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
+    old: Reduced,
     place: np.ndarray,
-    new_off: np.ndarray,
-    toff: np.ndarray,
+    offset: np.ndarray,
+    table_offset: np.ndarray,
     table: np.ndarray,
     left: np.ndarray,
     number: np.ndarray,
-    new_eoff: np.ndarray,
-    new_ecost: np.ndarray,
+    edge_offset: np.ndarray,
+    edge_cost: np.ndarray,
 ) -> None:
     """Adds matrices of edges to those of the new edges."""
     for x in range(len(left)):
         e = left[x]
-        a, b = edges[e, 0], edges[e, 1]
-        width, base = off[b + 1] - off[b], new_eoff[number[x]]
+        a, b = old.edges[e, 0], old.edges[e, 1]
+        width, base = old.offset[b + 1] - old.offset[b], edge_offset[number[x]]
         p, q = place[a], place[b]
-        k, m = new_off[p + 1] - new_off[p], new_off[q + 1] - new_off[q]
+        k, m = offset[p + 1] - offset[p], offset[q + 1] - offset[q]
         row, column = (m, 1) if p < q else (1, k)
         for i in range(k):
-            s = eoff[e] + table[toff[a] + i] * width
+            s = old.edge_offset[e] + table[table_offset[a] + i] * width
             for j in range(m):
                 at = base + i * row + j * column
-                new_ecost[at] = min(new_ecost[at] + ecost[s + table[toff[b] + j]], 10**18)
+                edge_cost[at] = min(edge_cost[at] + old.edge_cost[s + table[table_offset[b] + j]], PROHIBITIVE)
 
 
 @entry
 def add_usages(
-    user: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    toff: np.ndarray,
+    old: Reduced,
+    table_offset: np.ndarray,
     table: np.ndarray,
     number: np.ndarray,
-    new_uoff: np.ndarray,
-    new_usage: np.ndarray,
+    usage_offset: np.ndarray,
+    usage: np.ndarray,
 ) -> None:
-    for u in range(len(user)):
-        v, base = user[u], new_uoff[number[u]]
-        for i in range(new_uoff[number[u] + 1] - base):
-            new_usage[base + i] += usage[uoff[u] + table[toff[v] + i]]
+    for u in range(len(old.user)):
+        v, base = old.user[u], usage_offset[number[u]]
+        for i in range(usage_offset[number[u] + 1] - base):
+            usage[base + i] += old.usage[old.usage_offset[u] + table[table_offset[v] + i]]
 
 
 @entry
 def compose_tables(
-    root: np.ndarray,
-    full_off: np.ndarray,
-    full: np.ndarray,
+    old: Reduced,
     place: np.ndarray,
-    toff: np.ndarray,
+    table_offset: np.ndarray,
     table: np.ndarray,
-    new_off: np.ndarray,
-    new_full: np.ndarray,
+    full_offset: np.ndarray,
+    full: np.ndarray,
 ) -> None:
     groups = len(place)
-    for v in range(len(root)):
-        for i in range(new_off[v + 1] - new_off[v]):
-            s = 0 if root[v] == groups else table[toff[root[v]] + i]
-            new_full[new_off[v] + i] = full[full_off[v] + s]
+    for v in range(len(old.root)):
+        for i in range(full_offset[v + 1] - full_offset[v]):
+            s = 0 if old.root[v] == groups else table[table_offset[old.root[v]] + i]
+            full[full_offset[v] + i] = old.table[old.table_offset[v] + s]
 
 
 @inlined
-def _entry_of(edges: np.ndarray, off: np.ndarray, eoff: np.ndarray, e: int, v: int, s: int, t: int) -> int:
+def _entry_of(reduced: Reduced, e: int, v: int, s: int, t: int) -> int:
     """Index of the cost of edge e if its end v has strategy s and its other end t."""
-    b = edges[e, 1]
-    width = off[b + 1] - off[b]
-    return eoff[e] + (t * width + s if b == v else s * width + t)
+    b = reduced.edges[e, 1]
+    width = reduced.offset[b + 1] - reduced.offset[b]
+    return reduced.edge_offset[e] + (t * width + s if b == v else s * width + t)
 
 
 @inlined
-def _takes_less(uoff: np.ndarray, usage: np.ndarray, uses: np.ndarray, v: int, s: int, t: int) -> bool:
+def _takes_less(reduced: Reduced, uses: np.ndarray, v: int, s: int, t: int) -> bool:
     """True if strategy s of group v takes no more bytes than t at any time."""
+    usage, offset = reduced.usage, reduced.usage_offset
     for u in range(uses[v], uses[v + 1]):  # noqa: SIM110 (compiled)
-        if usage[uoff[u] + s] > usage[uoff[u] + t]:
+        if usage[offset[u] + s] > usage[offset[u] + t]:
             return False
     return True
 
 
 @entry
 def mark_strategies(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    first: np.ndarray,
-    inc: np.ndarray,
-    uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    keep: np.ndarray,
-    limits: np.ndarray,
+    reduced: Reduced, first: np.ndarray, edge: np.ndarray, uses: np.ndarray, keep: np.ndarray, max_pairs: int
 ) -> None:
     """Sets `keep` to 0 for strategies without a partner on an edge, and for dominated ones."""
+    off, cost, edges, ecost = reduced.offset, reduced.cost, reduced.edges, reduced.edge_cost
     for e in range(len(edges)):
         for side in range(2):
             v, w = edges[e, side], edges[e, 1 - side]
             for s in range(off[v + 1] - off[v]):
                 partner = False
                 for t in range(off[w + 1] - off[w]):
-                    if keep[off[w] + t] and ecost[_entry_of(edges, off, eoff, e, v, s, t)] < limits[1]:
+                    if keep[off[w] + t] and ecost[_entry_of(reduced, e, v, s, t)] < PROHIBITIVE:
                         partner = True
                         break
                 if not partner:
                     keep[off[v] + s] = 0
     for v in range(len(off) - 1):
         k = off[v + 1] - off[v]
-        if k * k > limits[0]:
+        if k * k > max_pairs:
             continue
         for s in range(k):
             for t in range(k):  # is t at least as good as s?
                 if not keep[off[v] + s]:
                     break
-                if s == t or not keep[off[v] + t] or not _takes_less(uoff, usage, uses, v, t, s):
+                if s == t or not keep[off[v] + t] or not _takes_less(reduced, uses, v, t, s):
                     continue
                 gain, fails = cost[off[v] + s] - cost[off[v] + t], False
                 for x in range(first[v], first[v + 1]):
-                    e = inc[x]
+                    e = edge[x]
                     w = edges[e, 1] if edges[e, 0] == v else edges[e, 0]
-                    least = limits[1]
+                    least = PROHIBITIVE
                     for j in range(off[w + 1] - off[w]):
                         if keep[off[w] + j]:
-                            c = ecost[_entry_of(edges, off, eoff, e, v, s, j)]
-                            d = ecost[_entry_of(edges, off, eoff, e, v, t, j)]
-                            if c < limits[1] and d >= limits[1]:
+                            c = ecost[_entry_of(reduced, e, v, s, j)]
+                            d = ecost[_entry_of(reduced, e, v, t, j)]
+                            if c < PROHIBITIVE and d >= PROHIBITIVE:
                                 fails = True
                                 break
-                            if c < limits[1]:
+                            if c < PROHIBITIVE:
                                 least = min(least, c - d)
                     gain += least
                     if fails:
                         break
-                    if gain > 2 * limits[1]:
-                        gain = 2 * limits[1]
+                    if gain > 2 * PROHIBITIVE:
+                        gain = 2 * PROHIBITIVE
                 if not fails and gain >= 0:
                     keep[off[v] + s] = 0
 
 
 @inlined
 def _decides(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
-    uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    e: int,
-    a: int,
-    b: int,
-    leaf: bool,
-    tables: np.ndarray,
-    at: int,
-    prohibitive: int,
+    reduced: Reduced, uses: np.ndarray, e: int, a: int, b: int, leaf: bool, tables: np.ndarray, at: int
 ) -> bool:
     """Whether each strategy of group a decides that of group b, which is written to `tables[at:]`."""
+    off, cost, ecost = reduced.offset, reduced.cost, reduced.edge_cost
     for i in range(off[a + 1] - off[a]):
-        best, least = -1, prohibitive
+        best, least = integer(-1), PROHIBITIVE
         options = 0
         for j in range(off[b + 1] - off[b]):
-            c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
-            if c < prohibitive:
+            c = ecost[_entry_of(reduced, e, a, i, j)]
+            if c < PROHIBITIVE:
                 options += 1
                 c += cost[off[b] + j]
-                if best < 0 or c < least or (c == least and _takes_less(uoff, usage, uses, b, j, best)):
+                if best < 0 or c < least or (c == least and _takes_less(reduced, uses, b, j, best)):
                     best, least = j, c
         if best < 0 or (options > 1 and not leaf):
             return False
         if options > 1:
             for j in range(off[b + 1] - off[b]):
-                c = ecost[_entry_of(edges, off, eoff, e, a, i, j)]
-                if c < prohibitive and not _takes_less(uoff, usage, uses, b, best, j):
+                c = ecost[_entry_of(reduced, e, a, i, j)]
+                if c < PROHIBITIVE and not _takes_less(reduced, uses, b, best, j):
                     return False
         tables[at + i] = best
     return True
@@ -227,24 +244,18 @@ def _decides(
 
 @entry
 def merge_nodes(
-    off: np.ndarray,
-    cost: np.ndarray,
-    edges: np.ndarray,
-    eoff: np.ndarray,
-    ecost: np.ndarray,
+    reduced: Reduced,
     first: np.ndarray,
-    inc: np.ndarray,
+    edge: np.ndarray,
     uses: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
     parent: np.ndarray,
     status: np.ndarray,
     tables: np.ndarray,
     start: np.ndarray,
-    limits: np.ndarray,
 ) -> None:
     """Chooses parents of groups that merge (status 2) into others (status 1), with their tables."""
-    at = 0
+    off, edges, eoff = reduced.offset, reduced.edges, reduced.edge_offset
+    at = integer(0)
     for e in range(len(edges)):
         for side in range(2):
             a, b = edges[e, side], edges[e, 1 - side]
@@ -255,12 +266,12 @@ def merge_nodes(
             if not leaf and k > m:
                 grown = 0
                 for x in range(first[b], first[b + 1]):
-                    f = inc[x]
+                    f = edge[x]
                     if f != e:
                         grown += (eoff[f + 1] - eoff[f]) // m * (k - m)
-                if grown > limits[0] * k * m:
+                if grown > GROWTH * k * m:
                     continue
-            if _decides(off, cost, edges, eoff, ecost, uses, uoff, usage, e, a, b, leaf, tables, at, limits[1]):
+            if _decides(reduced, uses, e, a, b, leaf, tables, at):
                 parent[b], status[b], status[a], start[b] = a, 2, 1, at
                 at += k
                 break
@@ -268,12 +279,7 @@ def merge_nodes(
 
 @entry
 def mark_times(
-    off: np.ndarray,
-    user: np.ndarray,
-    span: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    room: np.ndarray,
+    reduced: Reduced,
     by_start: np.ndarray,
     by_end: np.ndarray,
     difference: np.ndarray,
@@ -282,13 +288,14 @@ def mark_times(
     keep: np.ndarray,
 ) -> None:
     """Sets `keep` to 0 for times at which memory fits if it does at the last time that is kept, or at the next."""
-    starts = ends = count = reference = 0
+    off, span, room = reduced.offset, reduced.span, reduced.room
+    starts = ends = count = reference = integer(0)
     for time in range(len(room)):
         while ends < len(by_end) and span[by_end[ends], 1] <= time:
-            count = _change(off, user, uoff, usage, by_end[ends], -1, difference, touched, is_touched, count)
+            count = _change(reduced, by_end[ends], integer(-1), difference, touched, is_touched, count)
             ends += 1
         while starts < len(by_start) and span[by_start[starts], 0] <= time:
-            count = _change(off, user, uoff, usage, by_start[starts], 1, difference, touched, is_touched, count)
+            count = _change(reduced, by_start[starts], integer(1), difference, touched, is_touched, count)
             starts += 1
         more = less = 0  # bytes that this time may have above, and below, the reference
         for x in range(count):
@@ -312,23 +319,15 @@ def mark_times(
 
 @inlined
 def _change(
-    off: np.ndarray,
-    user: np.ndarray,
-    uoff: np.ndarray,
-    usage: np.ndarray,
-    u: int,
-    sign: int,
-    difference: np.ndarray,
-    touched: np.ndarray,
-    is_touched: np.ndarray,
-    count: int,
+    reduced: Reduced, u: int, sign: int, difference: np.ndarray, touched: np.ndarray, is_touched: np.ndarray, count: int
 ) -> int:
     """Adds a usage to the differences of its group, which becomes one of the touched ones; returns their number."""
-    v = user[u]
+    off, base = reduced.offset, reduced.usage_offset[u]
+    v = reduced.user[u]
     if not is_touched[v]:
         is_touched[v] = 1
         touched[count] = v
         count += 1
     for i in range(off[v + 1] - off[v]):
-        difference[off[v] + i] += sign * usage[uoff[u] + i]
+        difference[off[v] + i] += sign * reduced.usage[base + i]
     return count

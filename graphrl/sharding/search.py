@@ -21,8 +21,9 @@ from graphrl.process import count_cores
 from graphrl.sharding import messages as dual
 from graphrl.sharding import moves
 from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem
-from graphrl.sharding.reduce import Reduced, reduce_problem
+from graphrl.sharding.problem import ShardingProblem
+from graphrl.sharding.reduce import reduce_problem
+from graphrl.sharding.rules import Reduced
 
 CHUNK = 0.1  # seconds between two looks at the clock
 DUAL_SHARE = 0.25  # most of the time that the bound takes
@@ -181,13 +182,9 @@ class _Shared:
             label, cost, bound = self.label, self.cost, self.bound
         if cost is None:
             raise ProblemError(f"no feasible plan was found in {self.elapsed:.0f} s: give more --seconds")
-        problem, strategies = self.problem, self.reduced.expand(label)
-        limit = None if problem.limit == UNLIMITED else problem.limit
-        plan = ShardingPlan(
-            problem.name, METHOD, problem.total_cost(strategies), min(bound, cost), problem.peak(strategies), limit,
-            round(self.elapsed, 3), self.seed, strategies.tolist(),
-        )  # fmt: skip
-        plan.check(problem)
+        strategies, seconds = self.reduced.expand(label), round(self.elapsed, 3)
+        plan = ShardingPlan.of(self.problem, strategies, METHOD, min(bound, cost), seconds, self.seed)
+        plan.check(self.problem)
         return plan
 
 
@@ -224,12 +221,12 @@ class _Worker:
 
     def _found(self) -> None:
         """Shares the best labels, and the scale of costs that they show."""
-        cost = int(self.state.numbers[2])
+        cost = int(self.state.numbers[moves.BEST])
         if cost >= 0:
             self.shared.offer(self.state.best, cost + self.shared.reduced.constant)
         best = self.shared.cost
         self.scale = max(
-            1.0, float((best if best is not None else self.state.numbers[1]) - self.shared.reduced.constant)
+            1.0, float((best if best is not None else self.state.numbers[moves.COST]) - self.shared.reduced.constant)
         )
         self.per_byte = self.scale / max(1, int(self.model.room.max(initial=1)))
 
@@ -237,7 +234,7 @@ class _Worker:
         """Anneals once."""
         shared, state = self.shared, self.state
         self._restart()
-        for a in range(int(state.numbers[0])):
+        for a in range(int(state.numbers[moves.WATCHED])):
             price = shared.multipliers.get(int(state.watched[a]), 0.0)
             state.weight[a] = max(1.5 * price, 0.01 * self.per_byte)
         moves.place(self.model, state)
@@ -353,7 +350,7 @@ class _Ascent:
         if bound > self.best:
             self.stalled = 0 if bound > self.best + 1e-4 * abs(bound) else self.stalled + 1
             self.best, self.kept = bound, self.multipliers.copy()
-            times = self.state.watched[: self.state.numbers[0]].tolist()
+            times = self.state.watched[: self.state.numbers[moves.WATCHED]].tolist()
             self.worker.shared.multipliers = dict(zip(times, self.kept.tolist(), strict=False))
         else:
             self.stalled += 1

@@ -52,6 +52,13 @@ def test_the_best_plan_so_far_is_in_the_file(tmp_path: Path) -> None:
     assert costs[-1] >= plan.cost
 
 
+def test_a_problem_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shard", "sharding-layers:20@7", "--seconds", "1", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["problem"], printed["sizes"]["problem"]["nodes"]) == ("sharding-layers:20@7", 20)
+    check_failure(["shard", "sharding-layers:20x2"], 2, "names 2 problems, where one is needed", capsys)
+
+
 FAULTS = [
     ((), 1, "cannot read"),
     (("--seconds", "0"), 2, "must be"),

@@ -17,11 +17,12 @@ from shardings import TINY, brute_force, random_problem, write
 
 import graphrl
 from graphrl.envs import adapters
-from graphrl.envs.sharding.generator import ShardingSizes, baseline, descended, make_instance, make_instances, oriented
+from graphrl.envs.sharding.generator import ShardingSizes, make_instance, make_instances, oriented
 from graphrl.envs.sharding.messages import min_sum
 from graphrl.envs.sharding.reward import conditional, evaluate, fits, memory, possible, reward
 from graphrl.envs.testing import check_env
 from graphrl.errors import GraphrlError, PlanError, ProblemError
+from graphrl.sharding.baseline import baseline, descended
 from graphrl.sharding.layers import layers, least_bytes
 from graphrl.sharding.problem import PROHIBITIVE, UNLIMITED, ShardingProblem, read_problem
 

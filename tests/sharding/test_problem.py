@@ -95,9 +95,7 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
 
 
 def _plan(problem: ShardingProblem, strategies: list[int]) -> ShardingPlan:
-    array = np.array(strategies)
-    cost, peak = problem.total_cost(array), problem.peak(array)
-    return ShardingPlan(problem.name, "auto", cost, 0, peak, problem.limit, 0.5, 0, strategies)
+    return ShardingPlan.of(problem, np.array(strategies), "auto", 0, 0.5)
 
 
 def test_a_plan_is_saved_and_checked(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from graphrl.errors import ProblemError
 from graphrl.sharding import messages as dual
 from graphrl.sharding import moves
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-from graphrl.sharding.reduce import Reduced, reduce_problem
+from graphrl.sharding.reduce import reduce_problem
+from graphrl.sharding.rules import Reduced
 from graphrl.sharding.search import Parts, Report, search
 
 ONE_THREAD: dict[str, Any] = {"workers": 1, "clock": time.process_time}  # on a loaded machine, too
@@ -157,8 +158,8 @@ def test_many_prohibitive_costs_do_not_overflow(nodes: int) -> None:
     )
     model = moves.model_of(reduced)
     state = moves.start(model, np.zeros(nodes, np.int64), 1.0, 0)  # every edge is prohibitive
-    assert int(state.numbers[1]) == nodes + len(reduced.edges) * int(model.cap)
-    assert state.numbers[2] < 0
+    assert int(state.numbers[moves.COST]) == nodes + len(reduced.edges) * int(model.cap)
+    assert state.numbers[moves.BEST] < 0
 
 
 def test_costs_that_add_up_to_prohibitive_ones_are_refused() -> None:

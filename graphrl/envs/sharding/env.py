@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from graphrl.envs.sharding.reward import conditional, evaluate, fits, memory, ov
 from graphrl.errors import PlanError, ProblemError
 from graphrl.sharding.datasets import load_problems
 from graphrl.sharding.plan import ShardingPlan
-from graphrl.sharding.problem import UNLIMITED, ShardingProblem
+from graphrl.sharding.problem import ShardingProblem
 
 
 class Observation(NamedTuple):
@@ -76,9 +75,9 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
       allows.
     - Reward: -cost / cost of the baseline's plan, if the plan is within the limit at all times and has no prohibitive
       cost. Else -1 - excess - share: the excess of the peak as a share of the limit, and the share of nodes and edges
-      whose cost is prohibitive. The baseline is a descent by single nodes from the plan of least bytes
-      (`generator.baseline`); prohibitive costs do not count in its cost. So plans that earn more than -1 fit, and are
-      cheaper than the baseline's; one that fits and is dearer may earn less than one that does not fit.
+      whose cost is prohibitive. The baseline is the best of a few descents by single nodes
+      (`graphrl.sharding.baseline`); prohibitive costs do not count in its cost. So plans that earn more than -1 fit,
+      and are cheaper than the baseline's; one that fits and is dearer may earn less than one that does not fit.
     - End: terminated after `episode_steps` steps, each of which sets all strategies.
     - State: the last plan. No random numbers are drawn.
     - Info: "cost", in the problem's units, without prohibitive ones, "prohibitive", the number of these, "peak", bytes,
@@ -172,8 +171,7 @@ class ShardingEnv(GraphEnvironment[ShardingInstance]):
     def _picture(self, graph: Any, instance: ShardingInstance, state: State) -> Any:
         from graphrl.sharding.picture import plot  # imports matplotlib
 
-        with tempfile.TemporaryDirectory() as folder:  # it saves what it draws
-            return plot(graph, plan_of(graph, state), os.path.join(folder, "plan.png"))
+        return plot(graph, plan_of(graph, state))
 
     def _check_is_of(self, graph: Any, instance: ShardingInstance) -> None:
         if len(graph.sizes) != instance.num_ops:
@@ -191,17 +189,7 @@ def plan_of(problem: ShardingProblem, state: State) -> ShardingPlan:
         int(np.minimum.reduceat(cost, offset[:-1]).sum()) if len(offset) > 1 else 0
         for cost, offset in ((problem.cost, problem.offset), (problem.edge_cost, problem.edge_offset))
     )
-    return ShardingPlan(
-        problem.name,
-        "Sharding-v0",
-        problem.total_cost(strategies),
-        bound,
-        problem.peak(strategies),
-        None if problem.limit == UNLIMITED else problem.limit,
-        0.0,
-        0,
-        strategies.tolist(),
-    )
+    return ShardingPlan.of(problem, strategies, "Sharding-v0", bound)
 
 
 def _outcome(instance: ShardingInstance, plan: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

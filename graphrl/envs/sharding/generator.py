@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from graphrl.compiled import late_entry
 from graphrl.costs.device.indexing import filled
 from graphrl.envs.graph_environment import stacked
 from graphrl.errors import ProblemError
 from graphrl.graphs.padding import bucket
+from graphrl.sharding.baseline import baseline
 from graphrl.sharding.layers import least_bytes
-from graphrl.sharding.messages import messages_of, sweep
-from graphrl.sharding.moves import model_of
-from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem
-from graphrl.sharding.reduce import Reduced, incidence, reduce_problem
+from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, offsets, owners
 
 NODE_FEATURES = (
     "strategies",  # log of their number
@@ -51,7 +48,6 @@ STRATEGY_FEATURES = (
     "is_start",  # 1 for the baseline's plan
 )
 EDGE_FEATURES = ("least", "mean", "largest", "prohibitive")  # of its costs: three logs, and a share
-PRICES, SWEEPS, TRIED = 19, 3, 3  # of the baseline: prices of bytes, sweeps of messages at each, labels that fit
 MOST_LOG = 16.0  # logs of prohibitive costs are cut here
 
 
@@ -140,35 +136,34 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
     start, problem = baseline(problem), oriented(problem)
     unit = float(max(1, sum(int(costs[costs < PROHIBITIVE].sum()) for costs in problem.costs(start))))
     byte_unit, n = float(max(1, problem.limit)), own.ops
-    node, strategy = _owners(problem.offset)
+    node, strategy = owners(problem.offset)
     of_nodes, of_strategies, of_edges = _features(problem, start, unit, byte_unit)
-    lives = problem.interval[:, 0] < problem.interval[:, 1]
-    dense = [np.zeros((to.ops, to.strategies), dtype) for dtype in (np.float32, np.float32, bool)]
-    dense[0][node, strategy] = problem.cost / unit
-    dense[1][node, strategy] = np.where(lives[node], problem.usage / byte_unit, 0)
-    dense[2][node, strategy] = problem.cost < PROHIBITIVE
-    dense[2][:, 0] |= ~dense[2].any(1)
-    wide = np.zeros((to.ops, to.strategies, len(STRATEGY_FEATURES)), np.float32)
-    wide[node, strategy] = of_strategies
-    span = np.where(lives[:, None], np.searchsorted(problem.times, problem.interval), 0)
+
+    def by_strategy(values: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+        dense = np.zeros((to.ops, to.strategies, *values.shape[1:]), dtype)
+        dense[node, strategy] = values
+        return dense
+
+    allowed = by_strategy(problem.cost < PROHIBITIVE, bool)
+    allowed[:, 0] |= ~allowed.any(1)
     fields: dict[str, Any] = dict(
         num_ops=np.int32(n),
         cost_unit=np.float32(unit),
         byte_unit=np.float32(byte_unit),
         limit=np.float32(problem.limit / byte_unit),
         strategies=filled(problem.sizes, to.ops, np.int32, 1),
-        allowed=dense[2],
-        cost=dense[0],
-        usage=dense[1],
-        span=filled(span, to.ops, np.int32),
-        **_events(span, lives, to),
+        allowed=allowed,
+        cost=by_strategy(problem.cost / unit),
+        usage=by_strategy(np.where(problem.lives[node], problem.usage / byte_unit, 0)),
+        span=filled(problem.span, to.ops, np.int32),
+        **_events(problem, to),
         edges=filled(problem.edges, to.edges, np.int32, to.ops),
         edge_pair=filled(problem.edge_offset[:-1], to.edges, np.int32),
         **_pairs(problem, unit, to),
         prohibitive=np.float32(PROHIBITIVE / unit),
         start=filled(start, to.ops, np.int32),
         node_features=filled(of_nodes, to.ops, np.float32),
-        strategy_features=wide,
+        strategy_features=by_strategy(of_strategies),
         edge_features=filled(of_edges, to.edges, np.float32),
     )
     return ShardingInstance(**fields)
@@ -177,7 +172,7 @@ def make_instance(problem: ShardingProblem, to: ShardingSizes | None = None) -> 
 def oriented(problem: ShardingProblem) -> ShardingProblem:
     """Returns the problem with edges that lead from lower to higher nodes; matrices of others are transposed."""
     first, last = problem.edges.T
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     rows, columns = problem.sizes[problem.edges].T
     transposed = place % rows[edge] * columns[edge] + place // rows[edge]
     place = np.where((first > last)[edge], transposed, place)
@@ -190,17 +185,10 @@ def _sizes(problem: ShardingProblem) -> ShardingSizes:
     return ShardingSizes(len(problem.sizes), most, len(problem.edges), len(problem.edge_cost), len(problem.times))
 
 
-def _owners(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each element of a list of rows, and its place in the row."""
-    sizes = np.diff(offset)
-    row = np.repeat(np.arange(len(sizes)), sizes)
-    return row, np.arange(offset[-1]) - offset[row]
-
-
-def _events(span: np.ndarray, lives: np.ndarray, to: ShardingSizes) -> dict[str, np.ndarray]:
+def _events(problem: ShardingProblem, to: ShardingSizes) -> dict[str, np.ndarray]:
     """Sorts starts and ends of nodes by time: after the ends of a time memory is least, after its starts largest."""
-    nodes = np.flatnonzero(lives)
-    time = np.concatenate([span[nodes, 0], span[nodes, 1]])
+    nodes = np.flatnonzero(problem.lives)
+    time = problem.span[nodes].T.ravel()
     code = np.concatenate([nodes, to.ops + nodes])
     order = np.lexsort((code < to.ops, time))
     others = np.setdiff1d(np.arange(2 * to.ops), code)
@@ -212,7 +200,7 @@ def _events(span: np.ndarray, lives: np.ndarray, to: ShardingSizes) -> dict[str,
 
 
 def _pairs(problem: ShardingProblem, unit: float, to: ShardingSizes) -> dict[str, np.ndarray]:
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     width = problem.sizes[problem.edges[:, 1]][edge]
     none = to.edges * to.strategies
     return {
@@ -230,7 +218,7 @@ class _Features(NamedTuple):
 
 def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_unit: float) -> _Features:
     n = len(problem.sizes)
-    node, strategy = _owners(problem.offset)
+    node, strategy = owners(problem.offset)
 
     def log(cost: np.ndarray) -> np.ndarray:
         return np.minimum(np.log1p(cost * (n / unit)), MOST_LOG)
@@ -243,7 +231,7 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
     of_edges, of_pairs = _edge_features(problem, start, log)
     is_start = strategy == start[node]
     memory = [problem.memory(plan) / byte_unit for plan in (least_bytes(problem), start)]
-    span = np.searchsorted(problem.times, problem.interval)
+    place = np.searchsorted(problem.times, problem.interval)
     nodes = [
         np.log(problem.sizes),
         *(np.log1p(np.bincount(problem.edges[:, end], minlength=n)) for end in (1, 0)),
@@ -251,8 +239,8 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
         log(by_node(np.add, np.minimum(problem.cost, PROHIBITIVE).astype(float)) / problem.sizes),
         least / byte_unit,
         by_node(np.add, problem.usage / byte_unit) / problem.sizes,
-        *(span.T / max(1, len(problem.times))),
-        *(_mean_over(profile, span) for profile in memory),
+        *(place.T / max(1, len(problem.times))),
+        *(_mean_over(profile, problem.span) for profile in memory),
     ]
     strategies = [
         log(problem.cost),
@@ -268,8 +256,8 @@ def _features(problem: ShardingProblem, start: np.ndarray, unit: float, byte_uni
 def _mean_over(profile: np.ndarray, span: np.ndarray) -> np.ndarray:
     """Returns the mean of a profile over each half-open span of times `[n, 2]`; 0 for empty ones."""
     upto = np.concatenate([[0.0], np.cumsum(profile)])
-    first, last = np.minimum(span, len(profile)).T
-    return np.where(first < last, upto[last] - upto[first], 0) / np.maximum(1, last - first)
+    first, last = span.T
+    return (upto[last] - upto[first]) / np.maximum(1, last - first)
 
 
 def _edge_features(
@@ -277,7 +265,7 @@ def _edge_features(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Returns the features of edges, and those of strategies that come from edges."""
     cost = problem.edge_cost.astype(float)
-    edge, place = _owners(problem.edge_offset)
+    edge, place = owners(problem.edge_offset)
     first, last = problem.edges.T
     width = problem.sizes[last][edge]
     is_dear = problem.edge_cost >= PROHIBITIVE
@@ -287,7 +275,7 @@ def _edge_features(
         ((first, last), place // width, place % width),
         ((last, first), place % width, place // width),
     ):
-        slot_offset = np.concatenate([[0], np.cumsum(problem.sizes[ends[0]])])
+        slot_offset = offsets(problem.sizes[ends[0]])
         slot = slot_offset[edge] + row  # a strategy of this end of the edge
         count = np.maximum(1, np.bincount(slot, minlength=slot_offset[-1]))
         dear = np.bincount(slot, is_dear, slot_offset[-1])
@@ -295,12 +283,12 @@ def _edge_features(
         np.minimum.at(least, slot, cost)
         mean = np.bincount(slot, usual, slot_offset[-1]) / np.maximum(1, count - dear)
         given = np.bincount(slot, np.where(other == start[ends[1]][edge], cost, 0), slot_offset[-1])
-        slot_edge, slot_place = _owners(slot_offset)
+        slot_edge, slot_place = owners(slot_offset)
         target = problem.offset[ends[0]][slot_edge] + slot_place
         for row_of, values in zip(strategies, (least, mean, dear / count, given), strict=True):
             np.add.at(row_of, target, values)
     degree = np.bincount(problem.edges.ravel(), minlength=len(problem.sizes))
-    strategies[2] /= np.maximum(1, degree)[_owners(problem.offset)[0]]
+    strategies[2] /= np.maximum(1, degree)[owners(problem.offset)[0]]
     many = np.maximum(1, np.diff(problem.edge_offset))
     dear = np.bincount(edge, is_dear, len(many))
     rows = problem.edge_offset[:-1]
@@ -308,110 +296,3 @@ def _edge_features(
     mean = np.bincount(edge, usual, len(many)) / np.maximum(1, many - dear)
     edges = np.stack([log(least), log(mean), log(most), dear / many], -1)
     return edges, [log(strategies[0]), log(strategies[1]), strategies[2], log(strategies[3])]
-
-
-def baseline(problem: ShardingProblem) -> np.ndarray:
-    """Returns the baseline's plan, `[n] int64`: the best of a few descents by single nodes (`descended`), from the
-    least bytes of each node, and from labels by messages at growing prices of bytes, the first `TRIED` that fit.
-
-    Raises:
-      ProblemError: the problem has no plan that fits.
-    """
-    reduced = reduce_problem(problem)
-    if not len(reduced.sizes):
-        return reduced.expand(np.zeros(0, np.int64))
-    model = model_of(reduced)
-    expected = float(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).sum() + np.median(reduced.cost))
-    messages = messages_of(model, expected)
-    own, weight = messages.theta.copy(), _bytes_over_time(reduced)
-    price = messages.scale * max(1.0, expected) / max(1.0, float(weight.sum()))
-    plans = [descended(problem, least_bytes(problem))]
-    for multiplier in (0.0, *np.geomspace(1e-2, 1e4, PRICES)):
-        messages.theta[:] = own + np.minimum(multiplier * price * weight, 2.0**50).astype(np.int64)
-        for forward in (True, False) * SWEEPS:
-            sweep(model, messages, forward)
-        plan = reduced.expand(messages.label)
-        if problem.peak(plan) <= problem.limit:
-            plans.append(descended(problem, plan))
-        if len(plans) == 1 + TRIED:
-            break
-    return min(plans, key=problem.total_cost)
-
-
-def _bytes_over_time(reduced: Reduced) -> np.ndarray:
-    """Returns the bytes of each strategy, summed over times: `[S] float64`."""
-    user, place = _owners(reduced.usage_offset)
-    strategy = reduced.offset[reduced.user[user]] + place
-    times = (reduced.span[:, 1] - reduced.span[:, 0])[user]
-    return np.bincount(strategy, reduced.usage * times.astype(float), len(reduced.cost))
-
-
-def descended(problem: ShardingProblem, plan: np.ndarray, sweeps: int = 4) -> np.ndarray:
-    """Returns a plan after sweeps forward and back, in which every node takes its cheapest strategy that fits, given
-    those of all others.
-    """
-    plan = plan.copy()
-    first, incident = incidence(len(problem.sizes), problem.edges)
-    span = np.searchsorted(problem.times, problem.interval)
-    span[problem.interval[:, 0] >= problem.interval[:, 1]] = 0
-    memory, scratch = problem.memory(plan), np.zeros(int(problem.sizes.max(initial=1)))
-    arrays = (problem.offset, problem.cost, problem.usage, span, problem.edges, problem.edge_offset, problem.edge_cost)
-    _descend(*arrays, incident, first, problem.limit, sweeps, plan, memory, scratch)
-    return plan
-
-
-@late_entry
-def _descend(
-    offset: np.ndarray,
-    cost: np.ndarray,
-    usage: np.ndarray,
-    span: np.ndarray,
-    edges: np.ndarray,
-    edge_offset: np.ndarray,
-    edge_cost: np.ndarray,
-    incident: np.ndarray,
-    first: np.ndarray,
-    limit: int,
-    sweeps: int,
-    plan: np.ndarray,
-    memory: np.ndarray,
-    total: np.ndarray,
-) -> None:
-    """Improves a plan `[n]` and its `memory` `[k]` in place, see `descended`. Incident edges of node v are at
-    `first[v]` to `first[v + 1]`. Sums are float64: integers could overflow.
-    """
-    n = len(offset) - 1
-    for number in range(sweeps):
-        moved = False
-        for turn in range(n):
-            v = turn if number % 2 == 0 else n - 1 - turn
-            size, base = offset[v + 1] - offset[v], offset[v]
-            for s in range(size):
-                total[s] = float(cost[base + s])
-            for k in range(first[v], first[v + 1]):
-                edge = incident[k]
-                if edges[edge, 0] == v:
-                    w = edges[edge, 1]
-                    width = offset[w + 1] - offset[w]
-                    for s in range(size):
-                        total[s] += float(edge_cost[edge_offset[edge] + s * width + plan[w]])
-                else:
-                    at = edge_offset[edge] + plan[edges[edge, 0]] * size
-                    for s in range(size):
-                        total[s] += float(edge_cost[at + s])
-            old = plan[v]
-            room = limit
-            for t in range(span[v, 0], span[v, 1]):
-                room = min(room, limit - memory[t])
-            best = old
-            for s in range(size):
-                fits = span[v, 0] == span[v, 1] or usage[base + s] - usage[base + old] <= max(0, room)
-                if fits and total[s] < total[best]:
-                    best = s
-            if best != old:
-                moved = True
-                plan[v] = best
-                for t in range(span[v, 0], span[v, 1]):
-                    memory[t] += usage[base + best] - usage[base + old]
-        if not moved:
-            break

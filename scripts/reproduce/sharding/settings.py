@@ -20,32 +20,28 @@ class Result:
     Attributes:
       minutes: time limit.
       best: least cost of any team.
-      by: teams that have it.
-      second: cost of the second best team over the best; 1 for ties.
       xla: cost of XLA's auto-sharder over the best; None if it has no result.
       bound: best lower bound of the winners' experiments over the best.
     """
 
     minutes: int
     best: int
-    by: str
-    second: float
     xla: float | None
     bound: float
 
 
 # Costs: asplos-contest/2025, misc/iopddl_final_results.csv. XLA and bounds: ti2-group/iopddl_experiments (GitHub).
 RESULTS = {
-    "A": Result(1, 6548641531, "team02", 1.003, 2.018, 0.995),
-    "B": Result(1, 532843, "team01", 1.0, 1.858, 1.0),
-    "C": Result(1, 84102445260, "team01", 1.09, 49.9, 0.981),
-    "D": Result(1, 313613524736, "team01", 1.009, None, 0.951),
-    "G": Result(2, 217039, "team01, team02", 1.0, 5.83, 1.0),
-    "K": Result(3, 2274276676, "team01", 1.416, None, 0.908),
-    "L": Result(3, 1970993742, "team01", 1.03, None, 0.973),
-    "M": Result(3, 49928460991, "team01", 1.34, None, 0.99),
-    "P": Result(4, 662197407330, "team01", 1.008, 0.984, 0.931),
-    "S": Result(4, 1534613444, "team01", 1.275, None, 0.985),
+    "A": Result(1, 6548641531, 2.018, 0.995),
+    "B": Result(1, 532843, 1.858, 1.0),
+    "C": Result(1, 84102445260, 49.9, 0.981),
+    "D": Result(1, 313613524736, None, 0.951),
+    "G": Result(2, 217039, 5.83, 1.0),
+    "K": Result(3, 2274276676, None, 0.908),
+    "L": Result(3, 1970993742, None, 0.973),
+    "M": Result(3, 49928460991, None, 0.99),
+    "P": Result(4, 662197407330, 0.984, 0.931),
+    "S": Result(4, 1534613444, None, 0.985),
 }
 PARTS = {
     "all": Parts(),
