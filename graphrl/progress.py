@@ -105,14 +105,17 @@ def progress(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -
 @contextlib.contextmanager
 def progress_table(total: int, done: int = 0, *, text: str = "", every: float = 0.0) -> Iterator[ShowRow]:
     """Context manager that gives a function to call after every step, which prints a row of a table: on a terminal
-    above a bar, with the time left beside the bar too.
+    above a bar that shows the time left, too.
 
     Args:
-      total, done, text: see `progress`.
+      total, done: see `progress`.
+      text: initial text after the bar; without a terminal a line before the table.
       every: seconds between two rows; the last step always has a row.
     """
     table = _Table(total, every)
     if not on_terminal():
+        if text:
+            _print(text)
         yield lambda step, cells, left: table.add(step, cells, left, _print)
         return
     with _terminal_bar(total, done, text) as (show, print_above):

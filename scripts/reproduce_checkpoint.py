@@ -18,7 +18,7 @@ from reproduce.checkpoint.batch import batch, values
 from reproduce.checkpoint.budgets import budgets, kept, planning
 from reproduce.checkpoint.device import device
 from reproduce.checkpoint.explain import explained
-from reproduce.checkpoint.fit import fit, fit_batch
+from reproduce.checkpoint.fit import fit, fit_batch, fit_sharded
 from reproduce.checkpoint.measured import Settings
 from reproduce.checkpoint.offload import offload
 from reproduce.checkpoint.rules import curve, rules
@@ -40,6 +40,7 @@ SECTIONS = {
     "waiting": Section("Rules a layer whose gradients wait for one another", waiting, gpu_compile.missing),
     "explain": Section("Planted causes of memory, and what explains them", explained, gpu_compile.missing),
     "fit": Section("Whole training steps within the memory of a device", fit, gpu_compile.missing),
+    "fit-sharded": Section("Whole training steps that eight devices share", fit_sharded, gpu_compile.missing),
     "fit-batch": Section("Largest batches of whole training steps", fit_batch, gpu_compile.missing),
     "device": Section("Steps on a GPU: memory and time as measured", device, lambda: "it takes a GPU of its own"),
     "values": Section("Values and gradients against the undecorated ones", values),

@@ -1,9 +1,10 @@
 """Agents: one folder per published system (regal, topoformer, go, egrl). Shared parts are in graphrl/learning.
 
 Each folder has the same files: config, network (with the trained policy), learner, and agent. The latter has an `AGENT`
-for the training loop and the commands, and the solvers. `ppo` is PPO in any environment with any network. A trained
-agent is also a solver, so that tables compare it with classical ones: graphrl/methods.py lists its methods. `agents` at
-the top of the repository is a link to this folder.
+for the training loop and the commands, and the solvers. A trained agent is also a solver, so that tables compare it
+with classical ones: graphrl/methods.py lists its methods. `sharding`, which guides `graphrl shard`, has its settings in
+network and its learner in agent. `ppo` is PPO in any environment with any network. `agents` at the top of the
+repository is a link to this folder.
 
 Agents of other packages: `register("mine", "my_package.agent:AGENT")`, or an entry point of the group "graphrl.agents",
 which every process and command sees:
@@ -32,6 +33,7 @@ AGENTS = {
     "go": "graphrl.agents.go.agent",
     "ppo": "graphrl.agents.ppo",
     "regal": "graphrl.agents.regal.agent",
+    "sharding": "graphrl.agents.sharding.agent",
     "topoformer": "graphrl.agents.topoformer.agent",
 }
 SUCCESSORS = {"regal-hint": "regal"}  # of removed agents

@@ -2,21 +2,32 @@
 
 import argparse
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from graphrl.commands.common import add_common, check_json_name, check_outputs, check_pictures, print_json, seconds
+from graphrl.commands.common import (
+    add_common,
+    check_json_name,
+    check_outputs,
+    check_pictures,
+    integer,
+    print_json,
+    seconds,
+)
 from graphrl.errors import ProblemError
 from graphrl.files import quote_path
 from graphrl.optimize import check_seed
 from graphrl.progress import progress
 from graphrl.sharding.datasets import load_problem
+from graphrl.sharding.guide import Guide
 from graphrl.sharding.plan import ShardingPlan, gap_text
 from graphrl.sharding.problem import ShardingProblem
 from graphrl.sharding.rules import Reduced
-from graphrl.sharding.search import Report, search
+from graphrl.sharding.search import search
+from graphrl.sharding.worker import RATE, Report
 from graphrl.units import format_bytes
 
 DEFAULT_SECONDS = 60.0
@@ -38,6 +49,8 @@ EXAMPLES = """examples:
       search for a minute, and print cost, bound, memory and the sizes of the problem
   graphrl shard problem.json.gz --seconds 4min --output plan.json --plot plan.png
       search for four minutes; write the plan, and a picture of its memory and costs
+  graphrl shard problem.json.gz --evaluations 20000 --seed 1
+      the same plan each time, however fast the machine is
   graphrl shard problem.json --seconds 60 --contest
       print the contest's answer: the list of strategies
   graphrl shard sharding-layers:200@7 --seconds 10
@@ -52,9 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "nodes with seed 7, problem.json.gz:200@7 a connected part of a file",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=seconds, default=DEFAULT_SECONDS, metavar="S",
-        help="time of the search with reading the file, such as 60 or 4min (default: 60); it ends earlier at a proven "
-        "optimum",
+        "--seconds", type=seconds, metavar="S",
+        help="time of the search with reading the file, such as 60 or 4min (default without --evaluations: 60); it "
+        "ends earlier at a proven optimum",
+    )  # fmt: skip
+    parser.add_argument(
+        "--evaluations", type=integer, metavar="N",
+        help="maximum number of passes over all nodes, some hundreds a second, on one core: the same seed gives the "
+        "same plan on any machine",
+    )  # fmt: skip
+    parser.add_argument(
+        "--guide", metavar="CHECKPOINT",
+        help="start from the best labels of a policy of `graphrl train sharding`, and move most where it is least "
+        "certain",
     )  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="write the plan as JSON, and every better one at once")
     parser.add_argument("--plot", metavar="FILE", help="write a picture of memory and costs: .png, .svg or .pdf")
@@ -68,22 +91,31 @@ def run(args: argparse.Namespace) -> int:
     """Searches for a plan, writes it and prints its figures; returns the exit code."""
     started = time.perf_counter()
     check_seed(args.seed)
-    if not args.seconds > 0:
-        raise ProblemError(f"--seconds {args.seconds:g}: must be above 0")
+    limit = args.seconds
+    if limit is None:
+        limit = DEFAULT_SECONDS if args.evaluations is None else math.inf
+    if not limit > 0:
+        raise ProblemError(f"--seconds {limit:g}: must be above 0")
+    if args.evaluations is not None and args.evaluations < 1:
+        raise ProblemError(f"--evaluations {args.evaluations}: must be at least 1")
     if args.json and args.contest:
         raise ProblemError("--json and --contest print different answers: give one of them")
     check_json_name("--output", args.output)
     check_outputs({"--output": args.output, "--plot": args.plot}, args.problem)
     check_pictures(args.plot)
+    guide = None if args.guide is None else _guide(args.guide, args.seed)
     problem = load_problem(args.problem)
-    with _progress(problem, args.seconds) as show:
+    expected = limit if math.isfinite(limit) else args.evaluations / RATE
+    with _progress(problem, expected) as show:
         writer = _Writer(args.output)
 
         def report(state: Report) -> None:
             writer(state)
             show(state)
 
-        plan, reduced = search(problem, args.seconds, seed=args.seed, report=report, started=started)
+        plan, reduced = search(
+            problem, limit, seed=args.seed, report=report, guide=guide, started=started, evaluations=args.evaluations
+        )
     written = []
     if args.output is not None:
         plan.save(args.output)
@@ -95,6 +127,13 @@ def run(args: argparse.Namespace) -> int:
         written.append(args.plot)
     _print(args, problem, plan, reduced, written)
     return 0
+
+
+def _guide(path: str, seed: int) -> Callable[[ShardingProblem, Reduced], Guide]:
+    """Loads a policy. Raises GraphrlError: the path is none's."""
+    from graphrl.agents.sharding.network import Policy  # imports JAX
+
+    return functools.partial(Policy.load(path).guide, seed=seed)
 
 
 class _Writer:
@@ -141,9 +180,8 @@ def _print(
         return
     full, small = sizes["problem"], sizes["reduced"]
     lines = [
-        f"{plan.problem}: {full['nodes']:,} nodes, {full['edges']:,} edges, {full['strategies']:,} strategies",
-        f"reduced to   {small['nodes']:,} nodes, {small['edges']:,} edges, {small['strategies']:,} strategies, "
-        f"{small['times']:,} times of {full['times']:,} at which memory can bind",
+        f"{plan.problem}: {_counts(full)}",
+        f"reduced to   {_counts(small)}; memory can bind at {small['times']:,} of {full['times']:,} times",
         f"cost         {plan.cost:,}, {gap_text(plan.cost, plan.bound)}",
         f"lower bound  {plan.bound:,}",
     ]
@@ -153,6 +191,12 @@ def _print(
     if written:
         lines.append(f"written      {', '.join(map(quote_path, written))}")
     print("\n".join(lines))
+
+
+def _counts(sizes: dict[str, int]) -> str:
+    """Numbers of nodes, edges and strategies in words."""
+    names = (("nodes", "node"), ("edges", "edge"), ("strategies", "strategy"))
+    return ", ".join(f"{sizes[many]:,} {one if sizes[many] == 1 else many}" for many, one in names)
 
 
 def _sizes(problem: ShardingProblem, reduced: Reduced) -> dict[str, Any]:

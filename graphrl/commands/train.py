@@ -36,6 +36,7 @@ EXAMPLES = """agents:
   topoformer  orders of one device for the least peak memory
   go          a device and a priority for each op; gdp, its predecessor, chooses devices alone
   egrl        a memory of a chip for the weights and the outputs of each layer
+  sharding    scores of the strategies of a sharding problem, which guide graphrl shard
   ppo         PPO in any environment (--env) with any networks (--network)
   your own: an entry point of your package in the group "graphrl.agents", such as mine = "my_package.agent:AGENT"; or,
   for the process of a script, graphrl.agents.register("mine", "my_agent:AGENT") and graphrl.cli.main(["train", "mine"])

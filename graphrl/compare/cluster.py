@@ -209,7 +209,8 @@ def _local(slices: Sequence[Sequence[int]], ends: dict[str, int]) -> Iterator["C
     from distributed.utils import silence_logging_cmgr
 
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # spawned: still importing the program
-        raise SystemExit(_GUARD)
+        os.write(2, f"{_GUARD}\n".encode())  # in one write, as all workers do at the same time
+        raise SystemExit(1)
     nannies: list[Nanny] = []
 
     class RecordingNanny(Nanny):

@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -49,20 +50,41 @@ def load_problems(names: Sequence[str]) -> list[ShardingProblem]:
 
 
 def _named(name: str) -> list[ShardingProblem]:
+    parsed = parse_set(name)
+    if parsed is None:
+        return [read_problem(name)]
+    source, nodes, count, first = parsed
+    seeds = range(first, first + count)
+    if source == FAMILY:
+        return [layers(nodes, seed) for seed in seeds]
+    whole = _whole(source, os.stat(source).st_mtime_ns if os.path.exists(source) else 0)
+    return [part(whole, nodes, seed) for seed in seeds]
+
+
+def parse_set(name: str) -> tuple[str, int, int, int] | None:
+    """Parses the name of a set: the family or file, the number of nodes, that of problems, and the first seed; None for
+    the name of a file.
+
+    Raises:
+      ProblemError: the name is wrong, or a number is too large.
+    """
     match = None if os.path.exists(name) else _SET.fullmatch(name)
     if match is None:
         if name.partition(":")[0] == FAMILY:
             raise ProblemError(f"{quote_path(name)} is no set of problems: an example is {FAMILY}:200x64@7")
-        return [read_problem(name)]
+        return None
     source, nodes, count, first = match[1], int(match[2]), int(match[3] or 1), int(match[4] or 0)
     for what, number, most in (("problems", count, MAX_PROBLEMS), ("nodes", nodes, MAX_NODES)):
         if not 1 <= number <= most:
             raise ProblemError(f"{quote_path(name)} has {number} {what}: must be from 1 to {most:,}")
-    seeds = range(first, first + count)
-    if source == FAMILY:
-        return [layers(nodes, seed) for seed in seeds]
-    whole = read_problem(source)
-    return [part(whole, nodes, seed) for seed in seeds]
+    return source, nodes, count, first
+
+
+@functools.lru_cache(maxsize=4)
+def _whole(source: str, stamp: int) -> ShardingProblem:
+    """Reads a file of which parts are cut; `stamp` is the time of its last change."""
+    del stamp
+    return read_problem(source)
 
 
 def part(problem: ShardingProblem, nodes: int, seed: int) -> ShardingProblem:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined
-from graphrl.sharding.moves import WATCHED, Model, State
-from graphrl.sharding.problem import offsets, owners
+from graphrl.sharding.moves import MOST, Model
+from graphrl.sharding.problem import PROHIBITIVE, offsets, owners
 
 LARGEST = 2**58  # of scaled costs and their sums
 
@@ -43,7 +43,7 @@ class Messages(NamedTuple):
 def messages_of(model: Model, cost: float) -> Messages:
     """Returns messages of zeros; `cost` is the expected cost of a plan, by which costs are scaled."""
     scale = 2 ** int(np.clip(np.log2(LARGEST / 2**8 / max(1.0, cost)), 0, 20))
-    cap = LARGEST // 2**4 // scale
+    cap = _cap(model, scale)
     sizes = np.diff(model.offset)
     group = owners(model.first)[0]
     offset = offsets(sizes[group])
@@ -58,16 +58,33 @@ def messages_of(model: Model, cost: float) -> Messages:
     )  # fmt: skip
 
 
-def price(model: Model, state: State, messages: Messages, multipliers: np.ndarray) -> int:
-    """Sets the prices of bytes: `[watched]` multipliers, cost per byte; returns what the room is worth, scaled.
+def _cap(model: Model, scale: int) -> int:
+    """Largest cost of a strategy or pair; larger ones are cut to it, so that no sum over a group's edges overflows."""
+    return min(LARGEST // 2**4, 8 * LARGEST // int(np.diff(model.first).max(initial=1))) // scale
 
-    The bound of a sweep, less this, is one of the scaled cost.
+
+def price(model: Model, messages: Messages, multipliers: np.ndarray) -> int:
+    """Sets the prices of bytes: `[T]` multipliers, cost per byte; returns what the room is worth, scaled.
+
+    The bound of a sweep, less this, is one of the scaled cost. Multipliers with which sums would overflow are reduced.
     """
-    watched = int(state.numbers[WATCHED])
-    scaled = np.rint(np.minimum(multipliers[:watched] * messages.scale, 2.0**40)).astype(np.int64)
-    cap = LARGEST // 2**4 // messages.scale
-    messages.theta[:] = np.minimum(model.cost, cap) * messages.scale + state.bytes[:, :watched] @ scaled
-    return sum(int(price) * int(model.room[time]) for price, time in zip(scaled, state.watched, strict=False))
+    scaled = np.minimum(multipliers * messages.scale, 2.0**40)
+    scaled = np.rint(scaled * min(1.0, LARGEST / 2 / max(1.0, float(scaled @ model.room)))).astype(np.int64)
+    cap = _cap(model, messages.scale)
+    messages.theta[:] = np.minimum(model.cost, cap) * messages.scale
+    total = np.append(0, np.cumsum(scaled))[model.span]
+    _add_prices(model, total[:, 1] - total[:, 0], messages.theta)
+    return sum(int(price) * int(room) for price, room in zip(scaled, model.room, strict=True) if price)
+
+
+@entry
+def _add_prices(model: Model, prices: np.ndarray, theta: np.ndarray) -> None:
+    """Adds the prices of all usages, `[c]` for each byte, to the costs of strategies."""
+    for u in range(len(model.user)):
+        if prices[u] > 0:
+            first, base = model.offset[model.user[u]], model.usage_offset[u]
+            for i in range(model.usage_offset[u + 1] - base):
+                theta[first + i] += prices[u] * model.usage[base + i]
 
 
 @entry
@@ -140,3 +157,92 @@ def _send(model: Model, messages: Messages, x: int, k: int, width: int) -> int:
     for t in range(width):
         message[to + t] -= least
     return least
+
+
+@entry
+def tighten(model: Model, messages: Messages, forward: bool, lower: np.ndarray) -> int:
+    """Raises `[S]` lower bounds of the scaled cost of plans with each strategy; returns a bound of all plans.
+
+    The bound of any messages is the sum of the least of each group and of each edge under them. Group by group, all
+    that edges have left moves to the group, whose strategies then differ by what they add to the bound, and on to the
+    edges to later groups (SRMP, Kolmogorov 2015).
+    """
+    groups, bound, belief = len(messages.label), 0, messages.belief
+    for v in range(groups):
+        bound += _gather(model, messages, v)
+        for x in range(model.first[v], model.first[v + 1]):
+            if model.other[x] > v:
+                bound += _pull(model, messages, v, x, False)
+    for q in range(groups):
+        v = q if forward else groups - 1 - q
+        k, first, after = model.offset[v + 1] - model.offset[v], model.offset[v], 0
+        bound -= _gather(model, messages, v)
+        for x in range(model.first[v], model.first[v + 1]):
+            bound -= _pull(model, messages, v, x, True)
+            if (model.other[x] < v) != forward:
+                after += 1
+        least = _gather(model, messages, v)
+        bound += least
+        for i in range(k):
+            belief[i] -= least
+            lower[first + i] = max(lower[first + i], bound + belief[i])
+            belief[i] //= after + 1
+        for x in range(model.first[v], model.first[v + 1]):
+            if (model.other[x] < v) != forward:
+                for i in range(k):
+                    messages.message[messages.offset[x] + i] -= belief[i]
+    return bound
+
+
+@inlined
+def _gather(model: Model, messages: Messages, v: int) -> int:
+    """Computes the beliefs of group v, the costs of its strategies with all messages; returns the least."""
+    k, belief = model.offset[v + 1] - model.offset[v], messages.belief
+    for i in range(k):
+        belief[i] = messages.theta[model.offset[v] + i]
+    for x in range(model.first[v], model.first[v + 1]):
+        for i in range(k):
+            belief[i] += messages.message[messages.offset[x] + i]
+    least = belief[0]
+    for i in range(1, k):
+        least = min(least, belief[i])
+    return least
+
+
+@inlined
+def _pull(model: Model, messages: Messages, v: int, x: int, moves: bool) -> int:
+    """Returns the least that incidence x of group v has left; `moves` what it has left for each strategy to v."""
+    w = model.other[x]
+    own, across, message = model.own[x], model.across[x], messages.message
+    back, to = messages.offset[x], messages.offset[messages.opposite[x]]
+    least = MOST
+    for i in range(model.offset[v + 1] - model.offset[v]):
+        at, row = model.base[x] + i * own, MOST
+        for t in range(model.offset[w + 1] - model.offset[w]):
+            row = min(row, messages.edge_cost[at + t * across] - message[to + t])
+        row -= message[back + i]
+        least = min(least, row)
+        if moves:
+            message[back + i] += row
+    return least
+
+
+@entry
+def mark_pairs(model: Model, messages: Messages, bound: int, most: int, edge_cost: np.ndarray) -> None:
+    """Sets `[C]` costs to `PROHIBITIVE` for pairs of strategies without a plan of at most the scaled cost `most`.
+
+    `bound` is that of the messages, from `tighten`.
+    """
+    for v in range(len(messages.label)):
+        k = model.offset[v + 1] - model.offset[v]
+        least = _gather(model, messages, v)
+        for x in range(model.first[v], model.first[v + 1]):
+            w = model.other[x]
+            back, to = messages.offset[x], messages.offset[messages.opposite[x]]
+            slack = most - bound + _pull(model, messages, v, x, False) + least
+            for i in range(k):
+                for t in range(model.offset[w + 1] - model.offset[w]):
+                    at = model.base[x] + i * model.own[x] + t * model.across[x]
+                    left = messages.edge_cost[at] - messages.message[back + i] - messages.message[to + t]
+                    if left + messages.belief[i] > slack:
+                        edge_cost[at] = PROHIBITIVE

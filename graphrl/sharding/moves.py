@@ -17,7 +17,7 @@ from graphrl.sharding.problem import owners
 from graphrl.sharding.reduce import incidence
 from graphrl.sharding.rules import Reduced
 
-MAX_WATCHED = 128  # times that are watched at once; more replace those that bind least
+MAX_WATCHED = 128  # times that are watched; more replace those that bind least
 WATCHED, COST, BEST, RANDOM = range(4)  # of `State.numbers`
 MOST = 2**62  # of the sum of all costs of a plan, with its prohibitive ones
 
@@ -72,25 +72,31 @@ class State(NamedTuple):
 
 
 def model_of(reduced: Reduced) -> Model:
-    """Returns the arrays of a reduced problem; prohibitive costs become ones of which no sum overflows.
-
-    Raises:
-      ProblemError: every plan costs as much as these.
-    """
+    """Returns the arrays of a reduced problem; prohibitive costs become ones of which no sum overflows."""
     first, edge = incidence(len(reduced.sizes), reduced.edges)
     group = owners(first)[0]
     is_first = reduced.edges[edge, 0] == group
     width = reduced.sizes[reduced.edges[edge, 1]]
     other = np.where(is_first, reduced.edges[edge, 1], reduced.edges[edge, 0])
     cap = MOST // max(1, len(reduced.sizes) + len(reduced.edges))
-    least = sum(np.minimum.reduceat(reduced.cost, reduced.offset[:-1]).tolist()) if len(reduced.cost) else 0
-    if least >= cap:
-        raise ProblemError(f"every plan costs {least:,} or more, of at most {cap:,} here: use a larger unit for costs")
     return Model(
         reduced.offset, np.minimum(reduced.cost, cap), np.minimum(reduced.edge_cost, cap), first, other,
         reduced.edge_offset[edge], np.where(is_first, width, 1), np.where(is_first, 1, width), reduced.user,
         np.ascontiguousarray(reduced.span), reduced.usage_offset, reduced.usage, reduced.room, cap,
     )  # fmt: skip
+
+
+def check_costs(model: Model) -> None:
+    """Checks that annealing can keep a plan.
+
+    Raises:
+      ProblemError: every plan costs as much as prohibitive costs after they are cut.
+    """
+    least = sum(np.minimum.reduceat(model.cost, model.offset[:-1]).tolist()) if len(model.cost) else 0
+    if least >= model.cap:
+        raise ProblemError(
+            f"every plan costs {least:,} or more, of at most {model.cap:,} here: use a larger unit for costs"
+        )
 
 
 def start(model: Model, label: np.ndarray, weight: float, seed: int) -> State:
@@ -252,7 +258,7 @@ def _move(model: Model, state: State, v: int, s: int) -> None:
 
 
 class Scratch(NamedTuple):
-    """Working arrays of `blocks`: `[g] int64` each but theta, `[S] float64`."""
+    """Working arrays of `blocks`: `[g] int64` each but theta, `[S] float64`, and the groups from which trees grow."""
 
     block: np.ndarray
     parent: np.ndarray
@@ -260,13 +266,15 @@ class Scratch(NamedTuple):
     neighbours: np.ndarray
     chosen: np.ndarray
     theta: np.ndarray
+    roots: np.ndarray
 
 
-def scratch_of(model: Model) -> Scratch:
-    """Returns working arrays for `blocks`."""
+def scratch_of(model: Model, roots: np.ndarray | None = None) -> Scratch:
+    """Returns working arrays for `blocks`; trees grow from the groups `roots`, by default and if it is empty all."""
     groups = len(model.offset) - 1
-    arrays = {name: np.zeros(groups, np.int64) for name in Scratch._fields[:-1]}
-    return Scratch(**arrays, theta=np.zeros(len(model.cost)))
+    arrays = {name: np.zeros(groups, np.int64) for name in Scratch._fields[:-2]}
+    roots = np.arange(groups) if roots is None or not len(roots) else roots
+    return Scratch(**arrays, theta=np.zeros(len(model.cost)), roots=roots)
 
 
 @entry
@@ -335,7 +343,7 @@ def _grow(model: Model, state: State, scratch: Scratch, size: int) -> int:
     """Grows a random tree without other edges between its groups; `parent` has each one's incidence to its parent."""
     groups = len(state.label)
     block, inside, neighbours = scratch.block, scratch.inside, scratch.neighbours
-    block[0] = min(groups - 1, int(_random(state.numbers) * groups))
+    block[0] = scratch.roots[min(len(scratch.roots) - 1, int(_random(state.numbers) * len(scratch.roots)))]
     scratch.parent[block[0]] = -1
     count, end = 0, 1  # of the tree, and of the candidates behind it
     while count < end and count < size:

@@ -1,6 +1,6 @@
 """Reduction of a sharding problem to a smaller one with the same optimum, and the way back.
 
-Four rules are applied until none changes anything:
+Five rules are applied until none changes anything:
 
 - A strategy goes if it is prohibitive, if an edge leaves it no partner, or if it never fits into memory.
 - A strategy goes if another one of its node is at least as good: its bytes are not more at any time, and it does not
@@ -8,10 +8,13 @@ Four rules are applied until none changes anything:
 - A node is merged into a neighbour if each strategy of the neighbour leaves it one strategy: because of prohibitive
   costs, or because the node has no other neighbour and one of its strategies has both the least cost and least bytes.
   Bytes stay exact: a group of nodes has the intervals of all its nodes.
+- A node with two neighbours becomes an edge between them if each pair of their strategies leaves it one strategy of the
+  least cost and bytes, and if these bytes are a function of the strategy of one of them, or constant. The costs of the
+  edge are a min-plus product (variable elimination, Bertele and Brioschi 1972).
 - Nodes with one strategy become a constant; times at which memory can never bind are left out.
 
 All are the same operation: every node of the old problem follows a node of the new one, by a table of its strategy for
-each strategy of the other (`_follow`).
+each strategy of the other (`_follow`). A node that becomes an edge has a table for pairs of strategies as well.
 """
 
 import numpy as np
@@ -25,6 +28,7 @@ from graphrl.sharding.rules import (
     add_matrices,
     add_usages,
     compose_tables,
+    eliminate_nodes,
     mark_strategies,
     mark_times,
     merge_nodes,
@@ -44,15 +48,37 @@ def reduce_problem(problem: ShardingProblem, *, merge: bool = True) -> Reduced:
       ProblemError: the problem has no feasible plan, which the rules show; or its costs are too large to be added.
     """
     _check_costs(problem)
-    reduced = _pruned(_start(problem), 0)
-    if merge:
-        # strategies of nodes with thousands of neighbours take long to compare: first these are merged
-        for pairs in (0, MAX_PAIRS):
-            before = None
-            while before != (len(reduced.cost), len(reduced.edge_cost)):
-                before = len(reduced.cost), len(reduced.edge_cost)
-                reduced = _pruned(_merged(reduced), pairs)
+    return _reduced(_start(problem), merge)
+
+
+def restrict_problem(reduced: Reduced, keep: np.ndarray) -> Reduced:
+    """Reduces further, without the strategies that `[S] bool` leaves out.
+
+    Raises:
+      ProblemError: no feasible plan is left, which the rules show.
+    """
+    return _reduced(reduced._replace(cost=np.where(keep, reduced.cost, PROHIBITIVE)), True)
+
+
+def _reduced(reduced: Reduced, merge: bool) -> Reduced:
+    """Applies the rules until none changes anything."""
+    every = (_binding, _merged, _eliminated)
+    # strategies of nodes with thousands of neighbours take long to compare: first these are merged
+    for max_pairs, rules in ((0, (_merged,)), (0, every), (MAX_PAIRS, every)) if merge else ((0, ()),):
+        reduced = _pruned(reduced, max_pairs)
+        before = None
+        while before != _counts(reduced):
+            before = _counts(reduced)
+            for rule in rules:
+                reduced = rule(reduced)
+            if before != _counts(reduced):
+                reduced = _pruned(reduced, max_pairs)
     return _binding(reduced)
+
+
+def _counts(reduced: Reduced) -> tuple[int, int, int]:
+    """Returns the numbers of strategies, of pairs of them, and of times."""
+    return len(reduced.cost), len(reduced.edge_cost), len(reduced.room)
 
 
 def _check_costs(problem: ShardingProblem) -> None:
@@ -89,7 +115,7 @@ def _start(problem: ShardingProblem) -> Reduced:
         problem.offset, np.minimum(problem.cost, PROHIBITIVE), problem.edges, problem.edge_offset,
         np.minimum(problem.edge_cost, PROHIBITIVE), user, span[user], offsets(sizes[user]), usage,
         np.full(len(times), problem.limit, np.int64), 0, np.arange(n), problem.offset,
-        owners(problem.offset)[1],
+        owners(problem.offset)[1], np.zeros(1, np.int64), np.zeros(0, np.int64),
     )  # fmt: skip
     return _follow(blank, np.arange(n), np.append(sizes, 1), blank.table_offset, blank.table)
 
@@ -106,7 +132,7 @@ def _pruned(reduced: Reduced, max_pairs: int) -> Reduced:
         uses = np.searchsorted(reduced.user, np.arange(len(reduced.sizes) + 1))
         mark_strategies(reduced, first, edge, uses, keep, max_pairs)
         sizes = np.add.reduceat(keep, reduced.offset[:-1], dtype=np.int64) if len(keep) else reduced.sizes
-        if (sizes == 0).any():
+        if (sizes == 0).any() or reduced.constant >= PROHIBITIVE:  # nodes that got one strategy in the same pass
             raise ProblemError("no plan is feasible: prohibitive costs or the memory limit leave a node no strategy")
         if keep.all() and (sizes > 1).all():
             return reduced
@@ -147,16 +173,84 @@ def _merged(reduced: Reduced) -> Reduced:
     first, edge = incidence(groups, reduced.edges)
     uses = np.searchsorted(reduced.user, np.arange(groups + 1))
     parent, status = np.arange(groups), np.zeros(groups, np.int64)
-    # a table of a merged node has as many items as its parent's strategies
+    # a table of a merged node has an item for each strategy of its parent
     room = int(np.sum(sizes[reduced.edges].max(1))) + len(reduced.cost)
     tables, start = np.empty(room, np.int64), np.zeros(groups, np.int64)
     merge_nodes(reduced, first, edge, uses, parent, status, tables, start)
-    is_root = parent == np.arange(groups)
+    return _grouped(reduced, parent, tables, start)
+
+
+def _grouped(reduced: Reduced, parent: np.ndarray, tables: np.ndarray, start: np.ndarray) -> Reduced:
+    """The problem in which groups follow their parents, by tables from `start` on."""
+    sizes, is_root = reduced.sizes, parent == np.arange(len(parent))
     place = (np.cumsum(is_root) - 1)[parent]
     table_offset = offsets(sizes[parent])
     group, strategy = owners(table_offset)
-    table = np.where(is_root[group], strategy, tables[start[group] + strategy])
+    table = np.where(is_root[group], strategy, tables[np.where(is_root[group], 0, start[group] + strategy)])
     return _follow(reduced, place, np.append(sizes[is_root], 1), table_offset, table)
+
+
+def _eliminated(reduced: Reduced) -> Reduced:
+    """With edges in place of nodes whose two neighbours decide them."""
+    groups, sizes = len(reduced.sizes), reduced.sizes
+    middle, by, ends = _middles(reduced)
+    uses = np.searchsorted(reduced.user, np.arange(groups + 1))
+    area = sizes[ends].prod(1)
+    cost, table = np.empty(area.sum(), np.int64), np.empty(area.sum(), np.int64)
+    parent, status, start = np.arange(groups), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    tables = np.zeros(1 + int(sizes[ends].max(1, initial=0).sum()), np.int64)
+    eliminate_nodes(reduced, uses, middle, by, ends, offsets(area), cost, table, parent, status, tables, start)
+    goes = parent[middle] != middle
+    if not goes.any():
+        return reduced
+    of_pair = np.repeat(goes, area)
+    bridged = _bridged(reduced, middle[goes], by[goes], ends[goes], cost[of_pair], table[of_pair])
+    return _grouped(bridged, parent, tables, start)
+
+
+def _middles(reduced: Reduced) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups with two neighbours, `[x]`, their edges, `[x, 2]`, and neighbours, ascending, `[x, 2]`; without those
+    that would leave more entries of edges.
+    """
+    sizes, to_key = reduced.sizes, [len(reduced.sizes), 1]
+    first, edge = incidence(len(sizes), reduced.edges)
+    middle = np.flatnonzero(np.diff(first) == 2)
+    by = edge[first[middle][:, None] + np.arange(2)]
+    ends = reduced.edges[by].sum(2) - middle[:, None]
+    order = np.argsort(ends, axis=1)
+    by, ends = np.take_along_axis(by, order, 1), np.take_along_axis(ends, order, 1)
+    small = sizes[ends].prod(1) <= sizes[middle] * sizes[ends].sum(1)
+    small |= np.isin(ends @ to_key, reduced.edges @ to_key)
+    return middle[small], by[small], ends[small]
+
+
+def _bridged(
+    reduced: Reduced, middle: np.ndarray, by: np.ndarray, ends: np.ndarray, cost: np.ndarray, table: np.ndarray
+) -> Reduced:
+    """With edges of `cost` between `ends`, in place of edges `by` and the costs of groups `middle`.
+
+    `table` has the strategies of these groups, by those of their ends.
+    """
+    groups, sizes = len(reduced.sizes), reduced.sizes
+    stays = np.ones(len(reduced.edges), bool)
+    stays[by] = False
+    matrix, area = np.diff(reduced.edge_offset), sizes[ends].prod(1)
+    number = np.arange(groups + 1)
+    number[middle] = -len(reduced.pair_offset) - np.arange(len(middle))
+    end_offset = offsets(sizes[ends].ravel())
+    end, strategy = owners(end_offset)
+    stride = np.where([True, False], sizes[ends[:, 1:]], 1).ravel()
+    return reduced._replace(
+        cost=np.where(number[owners(reduced.offset)[0]] < 0, 0, reduced.cost),
+        edges=np.concatenate([reduced.edges[stays], ends]),
+        edge_offset=offsets(np.append(matrix[stays], area)),
+        edge_cost=np.append(reduced.edge_cost[np.repeat(stays, matrix)], cost),
+        root=np.append(np.where(reduced.root < 0, reduced.root, number[np.maximum(reduced.root, 0)]), ends),
+        table_offset=np.append(reduced.table_offset, reduced.table_offset[-1] + end_offset[1:]),
+        table=np.append(reduced.table, strategy * stride[end]),
+        pair_offset=np.append(reduced.pair_offset, reduced.pair_offset[-1] + offsets(area)[1:]),
+        pair_table=np.append(reduced.pair_table, table),
+    )
 
 
 def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np.ndarray, table: np.ndarray) -> Reduced:
@@ -177,14 +271,14 @@ def _follow(old: Reduced, place: np.ndarray, sizes: np.ndarray, table_offset: np
     edge_cost = np.zeros(edge_offset[-1], np.int64)
     add_matrices(old, place, offset, table_offset, table, left, number, edge_offset, edge_cost)
     user, span, usage_offset, usage, room = _usages(old, place, offset, table_offset, table)
-    full_sizes = sizes[np.append(place, groups)[old.root]]
-    full_offset = offsets(full_sizes)
+    root = np.where(old.root < 0, old.root, np.append(place, groups)[np.maximum(old.root, 0)])
+    full_offset = offsets(np.where(old.root < 0, np.diff(old.table_offset), sizes[np.maximum(root, 0)]))
     full = np.empty(full_offset[-1], np.int64)
     compose_tables(old, place, table_offset, table, full_offset, full)
     return Reduced(
         offset[:-1], np.minimum(cost[:-1], PROHIBITIVE), edges, edge_offset, np.minimum(edge_cost, PROHIBITIVE), user,
-        span, usage_offset, usage, room, old.constant + int(cost[-1]), np.append(place, groups)[old.root],
-        full_offset, full,
+        span, usage_offset, usage, room, old.constant + int(cost[-1]), root, full_offset, full,
+        old.pair_offset, old.pair_table,
     )  # fmt: skip
 
 

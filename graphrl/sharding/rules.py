@@ -1,6 +1,6 @@
 """Reduced, and the compiled loops that make it: which strategies and nodes go, and costs, bytes and tables of the rest.
 
-`place`, `offset`, `table_offset` and `table` say how groups follow others, see `graphrl.sharding.reduce._follow`.
+`place`, `offset`, `table_offset` and `table` are how groups follow others, see `graphrl.sharding.reduce._follow`.
 `first` and `edge` are the `incidence` of a problem; usages of group v are at `uses[v]` to `uses[v + 1]`.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphrl.compiled import entry, inlined, integer
-from graphrl.sharding.problem import PROHIBITIVE
+from graphrl.sharding.problem import PROHIBITIVE, owners
 
 GROWTH = 2  # entries that other edges may gain by a merge, per entry of the edge that it removes
 
@@ -30,8 +30,12 @@ class Reduced(NamedTuple):
       usage: `[..] int64` bytes.
       room: `[T] int64`, bytes that usages may take at each time.
       constant: cost of all that is decided.
-      root: `[n] int64`, group of each node of the full problem; g for nodes with one strategy.
-      table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`.
+      root: `[n + 2 k] int64`, group of each node of the full problem; g for nodes with one strategy, and -1 - j for
+        those of eliminated group j. Behind the nodes, the groups of both neighbours of each eliminated one.
+      table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`. For
+        neighbours of eliminated groups it is the row, as the place of its start, and the column of the next table.
+      pair_offset, pair_table: the strategy of eliminated group j, by those of its neighbours, is at `pair_offset[j]`
+        of `pair_table`; k groups in the order of their elimination.
     """
 
     offset: np.ndarray
@@ -48,15 +52,46 @@ class Reduced(NamedTuple):
     root: np.ndarray
     table_offset: np.ndarray
     table: np.ndarray
+    pair_offset: np.ndarray
+    pair_table: np.ndarray
 
     @property
     def sizes(self) -> np.ndarray:
         """Number of strategies of each group, `[g] int64`."""
         return np.diff(self.offset)
 
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of the full problem."""
+        return len(self.root) - 2 * (len(self.pair_offset) - 1)
+
     def expand(self, strategies: np.ndarray) -> np.ndarray:
-        """Returns the `[n]` strategies of the full problem that `[g]` strategies of the groups stand for."""
-        return self.table[self.table_offset[:-1] + np.append(strategies, 0)[self.root]]
+        """Returns the `[n]` strategies of the full problem for `[g]` strategies of the groups."""
+        label = np.append(strategies, np.zeros(len(self.pair_offset), np.int64))
+        restore_groups(self, label)
+        return self.table[self.table_offset[: self.nodes] + label[self.root[: self.nodes]]]
+
+    def project(self, strategies: np.ndarray) -> np.ndarray:
+        """Returns the `[g]` strategies of the groups that agree with most of `[n]` strategies of the full problem."""
+        node, index = owners(self.table_offset[: self.nodes + 1])
+        root = self.root[node]
+        agrees = (self.table[: len(node)] == strategies[node]) & (root >= 0) & (root < len(self.sizes))
+        count = np.bincount(self.offset[root[agrees]] + index[agrees], minlength=len(self.cost))
+        group, strategy = owners(self.offset)
+        last = np.lexsort((-strategy, count, group))[self.offset[1:] - 1]
+        return strategy[last]
+
+
+@entry
+def restore_groups(reduced: Reduced, label: np.ndarray) -> None:
+    """Sets the strategies of eliminated groups, that of group j at `label[-1 - j]`, from the last to the first."""
+    count = len(reduced.pair_offset) - 1
+    nodes = len(reduced.root) - 2 * count
+    for j in range(count - 1, -1, -1):
+        at = reduced.pair_offset[j]
+        for x in range(nodes + 2 * j, nodes + 2 * j + 2):
+            at += reduced.table[reduced.table_offset[x] + label[reduced.root[x]]]
+        label[-1 - j] = reduced.pair_table[at]
 
 
 @entry
@@ -143,7 +178,7 @@ def compose_tables(
     groups = len(place)
     for v in range(len(old.root)):
         for i in range(full_offset[v + 1] - full_offset[v]):
-            s = 0 if old.root[v] == groups else table[table_offset[old.root[v]] + i]
+            s = i if old.root[v] < 0 else 0 if old.root[v] == groups else table[table_offset[old.root[v]] + i]
             full[full_offset[v] + i] = old.table[old.table_offset[v] + s]
 
 
@@ -275,6 +310,94 @@ def merge_nodes(
                 parent[b], status[b], status[a], start[b] = a, 2, 1, at
                 at += k
                 break
+
+
+@inlined
+def _join(
+    reduced: Reduced, uses: np.ndarray, v: int, e: int, f: int, a: int, b: int, at: int, cost: np.ndarray,
+    table: np.ndarray,
+) -> bool:  # fmt: skip
+    """Whether strategies of groups a and b decide that of v, to which edges e and f lead.
+
+    Its costs with both edges are written to `cost[at:]`, row by row, and its strategies to `table[at:]`; -1 for pairs
+    that are not there.
+    """
+    off, ecost = reduced.offset, reduced.edge_cost
+    for i in range(off[a + 1] - off[a]):
+        for j in range(off[b + 1] - off[b]):
+            best, least = integer(-1), PROHIBITIVE
+            for s in range(off[v + 1] - off[v]):
+                c = ecost[_entry_of(reduced, e, v, s, i)] + ecost[_entry_of(reduced, f, v, s, j)]
+                c += reduced.cost[off[v] + s]
+                if c < least or (c < PROHIBITIVE and c == least and _takes_less(reduced, uses, v, s, best)):
+                    best, least = integer(s), c
+            for s in range(off[v + 1] - off[v]):
+                c = max(ecost[_entry_of(reduced, e, v, s, i)], ecost[_entry_of(reduced, f, v, s, j)])
+                if max(c, reduced.cost[off[v] + s]) < PROHIBITIVE and not _takes_less(reduced, uses, v, best, s):
+                    return False
+            cost[at], table[at] = least, best
+            at += 1
+    return True
+
+
+@inlined
+def _representatives(
+    reduced: Reduced, uses: np.ndarray, v: int, k: int, m: int, own: int, across: int, table: np.ndarray,
+    at: int, result: np.ndarray, start: int,
+) -> bool:  # fmt: skip
+    """Whether the bytes of v depend on the first of two neighbours alone: a strategy of v for each of its k ones."""
+    for i in range(k):
+        result[start + i] = -1
+        for j in range(m):
+            s = table[at + i * own + j * across]
+            if s >= 0 and result[start + i] < 0:
+                result[start + i] = s
+            t = result[start + i]
+            if s >= 0 and not (_takes_less(reduced, uses, v, s, t) and _takes_less(reduced, uses, v, t, s)):
+                return False
+        result[start + i] = max(result[start + i], 0)
+    for i in range(k):
+        for j in range(m):
+            if table[at + i * own + j * across] < 0:
+                table[at + i * own + j * across] = result[start + i]
+    return True
+
+
+@entry
+def eliminate_nodes(
+    reduced: Reduced,
+    uses: np.ndarray,
+    middle: np.ndarray,
+    by: np.ndarray,
+    ends: np.ndarray,
+    pair_offset: np.ndarray,
+    pair_cost: np.ndarray,
+    pair_table: np.ndarray,
+    parent: np.ndarray,
+    status: np.ndarray,
+    tables: np.ndarray,
+    start: np.ndarray,
+) -> None:
+    """Chooses groups of `[x]` `middle` that edges between their `ends` replace, and costs and tables of these edges.
+
+    They are as in `merge_nodes` for their bytes, which the strategies of one neighbour decide, the parent.
+    """
+    at = integer(0)
+    for x in range(len(middle)):
+        v, a, b, base = middle[x], ends[x, 0], ends[x, 1], pair_offset[x]
+        k, m = reduced.offset[a + 1] - reduced.offset[a], reduced.offset[b + 1] - reduced.offset[b]
+        if status[v] != 0 or status[a] == 2 or status[b] == 2:
+            continue
+        if not _join(reduced, uses, v, by[x, 0], by[x, 1], a, b, base, pair_cost, pair_table):
+            continue
+        if _representatives(reduced, uses, v, k, m, m, integer(1), pair_table, base, tables, at):
+            parent[v] = a
+        elif _representatives(reduced, uses, v, m, k, integer(1), m, pair_table, base, tables, at):
+            parent[v] = b
+        else:
+            continue
+        status[v], status[a], status[b], start[v] = 2, 1, 1, at
+        at += max(k, m)
 
 
 @entry

@@ -24,7 +24,7 @@ from graphrl.costs.maps.chip import MemoryChip
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import content, quote_path, write_atomically
-from graphrl.graphs.datasets.sets import load_graphs
+from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, load_graphs
 from graphrl.graphs.graph import ComputationGraph, Op, Tensor
 from graphrl.graphs.padding import common_sizes
 from graphrl.learning.learner import Batch, Learner
@@ -69,6 +69,7 @@ class Agent:
       data, schedule: default settings of the data and of the loop.
       load: (settings, names of graph sets) -> their graphs, as the agent sees them.
       sizes: (settings, graphs) -> padded sizes that cover all of them.
+      generated: name -> a set of generated graphs, or ProblemError.
       problem: settings -> the problem, or the chip, for which `graphrl evaluate` compares plans.
       calls: compiled functions that its programs call on CPUs: they compile while JAX traces.
       shares: settings -> the work that devices share: the "graphs" of each step's batch; or "individuals", which all
@@ -84,6 +85,7 @@ class Agent:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     load: Callable[[Any, Sequence[str]], list[ComputationGraph]] = lambda config, names: load_graphs(names)
     sizes: Callable[[Any, Sequence[ComputationGraph]], Padded] = lambda config, graphs: common_sizes(graphs)
+    generated: Callable[[str], GeneratedSet] = generated_set
     problem: Callable[[Any], Problem | MemoryChip] = lambda config: config.problem
     calls: tuple[CustomCall, ...] = ()
     shares: Callable[[Any], Shared] = lambda config: "graphs"

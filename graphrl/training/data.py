@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from graphrl.errors import ProblemError
-from graphrl.graphs.datasets.families import FAMILIES
 from graphrl.graphs.datasets.sets import GeneratedSet, generated_set, in_both, load_graphs
 from graphrl.graphs.datasets.zoo import augmented
 from graphrl.graphs.graph import ComputationGraph
@@ -100,6 +99,7 @@ class _Bucket(NamedTuple):
 Build = Callable[[Sequence[ComputationGraph], Any], Any]
 Load = Callable[[Sequence[str]], list[ComputationGraph]]
 Common = Callable[[Sequence[ComputationGraph]], Padded]
+Generated = Callable[[str], GeneratedSet]
 
 
 class Data:
@@ -114,6 +114,7 @@ class Data:
         *,
         load: Load = load_graphs,
         common: Common = common_sizes,
+        generated: Generated = generated_set,
         shared: Shared = "graphs",
     ) -> None:
         """Loads and generates the graphs.
@@ -123,7 +124,7 @@ class Data:
           seed: seed for drawing graphs; the graphs themselves come from their sets.
           build: `Agent.batch` with the agent's settings.
           own: rows of each batch that this process builds.
-          load, common, shared: `load`, `sizes` and `shares` of the agent.
+          load, common, generated, shared: `load`, `sizes`, `generated` and `shares` of the agent.
 
         Raises:
           GraphrlError: a set cannot be read.
@@ -136,7 +137,7 @@ class Data:
         duplicates = {graph.name for graph in train} & {graph.name for graph in held_out}
         _check_disjoint("train", "validation", min(duplicates, default=None))
         for name in ("train", "validation"):
-            _check_disjoint(name, "test", in_both(getattr(config, name), config.test))
+            _check_disjoint(name, "test", in_both(getattr(config, name), config.test, generated))
         least, name = (1, "1") if config.fresh else (config.buckets, f"data.buckets ({config.buckets})")
         if len(train) < least or len(held_out) < config.graphs:
             raise ProblemError(
@@ -145,7 +146,10 @@ class Data:
             )
         self._config, self._seed, self._build, self._own = config, seed, build, own
         self._common = common
-        self._buckets = _fresh_buckets(config, common) if config.fresh else _split(train, config.buckets, common)
+        fresh = config.fresh
+        self._buckets = (
+            _fresh_buckets(config, load, common, generated) if fresh else _split(train, config.buckets, common)
+        )
         self._held_out = _split(held_out, len(held_out) // config.graphs, common)
         self._whole = self._whole_batch() if is_whole else None
         self.prefetch = config.prefetch
@@ -255,14 +259,15 @@ def _split(graphs: Sequence[ComputationGraph], groups: int, common: Common) -> l
     return [_Bucket(group, common(group)) for group in cut]
 
 
-def _fresh_buckets(config: DataConfig, common: Common) -> list[_Bucket]:
+def _fresh_buckets(config: DataConfig, load: Load, common: Common, generated: Generated) -> list[_Bucket]:
     """Creates one bucket for each set of fresh graphs, sorted by padded number of ops."""
-    sources = [generated_set(name) for name in config.train]
+    sources = [generated(name) for name in config.train]
+    families = {source.family for source in sources}
     for group in ("validation", "test"):
         for name in getattr(config, group):
-            if name.partition(":")[0] in FAMILIES:
-                _check_apart(generated_set(name), sources, f"{name} of data.{group}")
-    sampled = [(source, load_graphs([name])) for source, name in zip(sources, config.train, strict=True)]
+            if name.partition(":")[0] in families:
+                _check_apart(generated(name), sources, f"{name} of data.{group}")
+    sampled = [(source, load([name])) for source, name in zip(sources, config.train, strict=True)]
     buckets = [_Bucket(tuple(graphs), common(graphs), source) for source, graphs in sampled]
     return sorted(buckets, key=lambda bucket: bucket.sizes.ops)
 

@@ -145,6 +145,7 @@ def train(
             _warn_of_warmup(config)
         info = dataclasses.replace(initial_info(name, config) if last is None else last.info, config=as_dict(config))
         path = config.agent.init_checkpoint if last is None else ""  # a resumed run does not need its initial policy
+        params = agent.policy.load_params(path, config.agent) if path else None
         stopping = stop_on_signals() if stop is None else contextlib.nullcontext(stop)
         with _observers(folder, config, last, settings) as observers, stopping as requested:
             loop = Loop(
@@ -158,7 +159,7 @@ def train(
                 requested,
                 agent.shares(config.agent),
             )
-            outcome = loop.run(last, agent.policy.load_params(path, config.agent) if path else None)
+            outcome = loop.run(last, params)
         return Result(outcome, checkpoints.latest() or folder, find(folder))
 
 
@@ -178,7 +179,10 @@ def run_data(agent: Agent, config: RunConfig[Any], mesh: Mesh) -> Data:
         )
     build = functools.partial(agent.batch, config.agent)
     load, common = functools.partial(agent.load, config.agent), functools.partial(agent.sizes, config.agent)
-    return Data(config.data, config.seed, build, own, load=load, common=common, shared=agent.shares(config.agent))
+    shared = agent.shares(config.agent)
+    return Data(
+        config.data, config.seed, build, own, load=load, common=common, generated=agent.generated, shared=shared
+    )
 
 
 def initial_info(name: str, config: RunConfig[Any]) -> Info:
@@ -233,7 +237,7 @@ def _observers(
         yield ()
         return
     schedule = config.training
-    table = progress_table(schedule.steps, after or 0, text="compiling", every=_LINE_EVERY)
+    table = progress_table(schedule.steps, after or 0, text="compiling the first update", every=_LINE_EVERY)
     with metrics_log(folder, after) as log, table as show, compile_clock() as compiling:
         yield log, _Progress(schedule, Pace(compiling), show, settings, [] if last is None else last.info.validation)
 

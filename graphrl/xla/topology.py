@@ -83,7 +83,12 @@ def absent_devices(chip: str, count: int, memory: int | None = None) -> Sequence
 
 def chip_here() -> str | None:
     """Returns the name of jax's first device in `graphs.roofline.CHIPS`; None if its kind is not among them."""
-    kind = jax.devices()[0].device_kind.lower()
+    return chip_of(jax.devices()[0].device_kind)
+
+
+def chip_of(kind: str) -> str | None:
+    """Returns the name in `graphs.roofline.CHIPS` of devices of a kind; None if it is not among them."""
+    kind = kind.lower()
     words = TPU_KINDS.get(kind, kind).replace("-", " ").split()
     whole = (name for name in CHIPS if {*name.split("-")} <= {*words})
     first = (name for name in CHIPS if name.split("-")[0] in words and not name.startswith("tpu"))

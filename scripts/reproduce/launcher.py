@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 from graphrl.commands.parser import Parser
 from graphrl.costs.problem import Problem
 from graphrl.errors import GraphrlError, suggest
-from graphrl.files import enable_compilation_cache, write_atomically
+from graphrl.files import enable_compilation_cache, quote_path, write_atomically
 from graphrl.graphs.graph import ComputationGraph
 from graphrl.methods import split_methods
 from graphrl.solvers.base import Budget
 from reproduce.contest import Contest, Entrant, Interrupted, run_contest
 from reproduce.measurements import Measurements
-from reproduce.results import Table, results_text
+from reproduce.results import NOT_MEASURED, Table, results_text
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -101,12 +101,13 @@ class Settings:
     methods: tuple[str, ...] | None = option(None, "the only ones to run", parse=methods, metavar="M,...")
     processes: int = option(1, "parallel runs")
     retry: bool = option(False, "repeat failed runs")
+    stored: bool = option(False, "measure nothing: tables of the figures in --out")
     quick: bool = option(False, "small graphs and short runs, to test whether everything works")
 
     @functools.cached_property
     def measurements(self) -> Measurements:
         """Stored measurements of the folder --out."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry)
+        return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)
 
     def check(self) -> None:
         """Checks the settings. Scripts override it.
@@ -171,6 +172,8 @@ def main(system: str, description: str, settings: type[S], sections: Mapping[str
     try:
         options = _parsed(description, settings, sections)
         options.check()
+        if options.stored and not options.measurements.exists():
+            raise GraphrlError(f"{quote_path(options.out)}: {NOT_MEASURED}")
         enable_compilation_cache()
         for folder in (options.out, options.results):
             folder.mkdir(parents=True, exist_ok=True)

@@ -139,10 +139,14 @@ class Measurements:
         self._stored = stored
         self.used: list[Measurement] = []
 
+    def exists(self) -> bool:
+        """True if the file exists: something was measured."""
+        return self._path.exists()
+
     def lacks(self, key: Key) -> bool:
         """True if `get` would have to measure this key."""
         with open_store(self._path, _KIND) as store:
-            return not self._stored and self._lacks(store, key)
+            return self._lacks(store, key)
 
     def get(self, key: Key, measure: Callable[[], Figures]) -> Figures | None:
         """Returns the figures under a key, measured now if missing; None if the measurement failed, now or before."""
@@ -152,11 +156,10 @@ class Measurements:
         """Calls `get` for many keys, but reads the file only once."""
         with open_store(self._path, _KIND) as store:
             for key, measure in requests:
-                if self._lacks(store, key) and not self._stored:
+                if self._lacks(store, key):
                     store.append(_measured(dict(key), measure))
             lines = [store.rows.get(_text(key)) for key, _ in requests]
-        self.used += (one for one in lines if one is not None)
-        return [None if one is None else one.value for one in lines]
+        return self._use(lines)
 
     def get_groups(
         self, groups: Sequence[Sequence[Key]], measure: Callable[[Key], Figures], processes: int
@@ -171,9 +174,8 @@ class Measurements:
             for measured in map_in_processes(functools.partial(_measured_all, measure), missing, processes):
                 for one in measured:
                     store.append(one)
-            by_group = [[store.rows[_text(key)] for key in group] for group in groups]
-        self.used += (one for some in by_group for one in some)
-        return [[one.value for one in some] for some in by_group]
+            by_group = [[store.rows.get(_text(key)) for key in group] for group in groups]
+        return [self._use(lines) for lines in by_group]
 
     def all_of(self, part: Key) -> list[Figures]:
         """Returns figures under all keys with this part, whichever command measured them; failures are left out."""
@@ -187,9 +189,14 @@ class Measurements:
         failed = [f"failed: {' '.join(map(str, one.key.values()))}: {one.error}" for one in used if one.error]
         return Table(title, _origin(used), (*texts, bullets([*notes, *failed])), summary)
 
+    def _use(self, lines: Sequence[Measurement | None]) -> list[Figures | None]:
+        """Returns the figures of measurements, which become sources of the next table."""
+        self.used += (one for one in lines if one is not None)
+        return [None if one is None else one.value for one in lines]
+
     def _lacks(self, store: Store[Measurement], key: Key) -> bool:
         one = store.rows.get(_text(key))
-        return one is None or (self._retry and one.error is not None)
+        return not self._stored and (one is None or (self._retry and one.error is not None))
 
 
 def mebibytes(value: float | None) -> str:

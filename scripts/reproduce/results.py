@@ -10,7 +10,10 @@ import graphrl
 from graphrl.bench.machine import device_name
 from graphrl.compare import report
 from graphrl.compare.runs import Row
+from graphrl.errors import GraphrlError
 from graphrl.process import count_cores
+
+NOT_MEASURED = "nothing was measured yet: leave --stored out"
 
 
 class Origin(NamedTuple):
@@ -73,10 +76,16 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def results_text(title: str, tables: Sequence[Table], command: str, summary: str = "") -> str:
-    """Builds the text of a section's file. It starts with its summary, by default the first one of the tables."""
+    """Builds the text of a section's file. It starts with its summary, by default the first one of the tables.
+
+    Raises:
+      GraphrlError: the tables have no figures.
+    """
     seeds, hardware, versions, dates = (
         sorted(frozenset().union(*parts)) for parts in zip(*(table.origin for table in tables), strict=True)
     )
+    if not dates:
+        raise GraphrlError(f"{title}: {NOT_MEASURED}")
     where = (
         f"Command: `{command}`. Seed: {', '.join(map(str, seeds))}. "
         f"Hardware: {'; '.join(hardware)}. Versions: {'; '.join(versions)}. "

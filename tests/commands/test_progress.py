@@ -127,7 +127,8 @@ def test_a_table_has_a_header_and_fixed_columns(terminal: bool, monkeypatch: pyt
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "50")
-    with progress_table(20, every=1000.0) as show:
+    with progress_table(20, text="compiling the first update", every=1000.0) as show:
+        assert "compiling the first update" in shown.getvalue()
         show(9, {"env steps": "1,600", "held-out improvement": "-"}, "20 s left")
         show(10, {"env steps": "1,700", "held-out improvement": "1.2"}, "19 s left")  # too early
         show(20, {"env steps": "12,800"}, "0 s left")

@@ -1,17 +1,20 @@
 """`graphrl shard`: its printed and written results, and its refusals."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from command_line import check_failure
-from shardings import TINY, brute_force, random_problem, write
+from shardings import TINY, brute_force, write
 
 from graphrl.cli import main
 from graphrl.commands.shard import _Writer
+from graphrl.sharding.layers import layers
 from graphrl.sharding.plan import ShardingPlan
 from graphrl.sharding.problem import read_problem
-from graphrl.sharding.search import Report, search
+from graphrl.sharding.search import search
+from graphrl.sharding.worker import Report
 
 
 def test_a_problem_is_solved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +24,7 @@ def test_a_problem_is_solved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     printed = json.loads(capsys.readouterr().out)
     problem = read_problem(source)
     assert printed["cost"] == brute_force(problem) == 6
-    assert 1 <= printed["bound"] <= 3  # the dual's best is 3: it may mix strategies
+    assert 1 <= printed["bound"] <= 6  # the dual's best is 3; the exact search proves 6 if it has the time
     assert printed["written"] == [str(path), str(picture)]
     assert printed["sizes"]["problem"]["nodes"] == 2
     plan = ShardingPlan.load(path)
@@ -30,12 +33,12 @@ def test_a_problem_is_solved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command[:4], "--contest"]) == 0
     assert json.loads(capsys.readouterr().out) == plan.strategies
     assert main(command[:4]) == 0
-    assert "above the optimum" in capsys.readouterr().out
+    assert re.search("cost +6, (optimal|at most .* above the optimum)", capsys.readouterr().out)
 
 
 def test_the_best_plan_so_far_is_in_the_file(tmp_path: Path) -> None:
     """Each write leaves a whole file with a feasible plan, whenever the command is killed."""
-    problem, path = random_problem(2, nodes=40, prohibitive=0.0), tmp_path / "plan.json"
+    problem, path = layers(60, 1), tmp_path / "plan.json"
     write_plan, costs = _Writer(str(path)), []
 
     def report(state: Report) -> None:
@@ -45,7 +48,6 @@ def test_the_best_plan_so_far_is_in_the_file(tmp_path: Path) -> None:
             plan.check(problem)
             costs.append(plan.cost)
 
-    object.__setattr__(problem, "limit", 60)
     plan, _ = search(problem, 2.0, workers=1, report=report)
     assert costs
     assert costs == sorted(costs, reverse=True)

@@ -96,7 +96,7 @@ def test_faults_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     file.write_text("")
     old.mkdir(parents=True)
     (old / "checkpoint.json").write_text('{"format": "graphrl-checkpoint", "version": 9}')
-    agents = "egrl, gdp, go, ppo, regal, topoformer, tiny"
+    agents = "egrl, gdp, go, ppo, regal, sharding, topoformer, tiny"
     for arguments, code, text in (
         (("train", "other"), 2, f"graphrl: error: unknown agent 'other': known are {agents}; register your own by"),
         (("train", "regal-hint"), 2, "graphrl: error: there is no agent 'regal-hint' any more: use 'regal'\n"),

@@ -28,13 +28,14 @@ def cost(level: Level, cut: Cut) -> Cost:
     stored = simulated.stored
     rerun = _rerun(level, stored) if cut.stretch > 1 else set()
     sent, waited = _send(level, cut, stored)
+    inside = simulated.in_results()
     seconds = simulated.seconds + sum(level.keep_seconds[v] for v in range(len(stored)) if stored[v] != RECOMPUTED)
     seconds += waited + simulated.waited() + cotangent_seconds(level, cut)
     return Cost(
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == KEPT),
         sum(level.bytes[v] for v in range(len(stored)) if stored[v] == MOVED),
-        _forward_peak(level, stored, sent),
-        simulated.peak(),
+        _forward_peak(level, stored, sent, inside),
+        simulated.peak(inside),
         seconds,
         sum(max(level.seconds[v] for v in rerun if level.op[v] == op) for op in {level.op[v] for v in rerun}),
         stored,
@@ -112,8 +113,8 @@ def _send(level: Level, cut: Cut, stored: list[int]) -> tuple[dict[int, int], fl
     return sent, late - end
 
 
-def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) -> float:
-    """Peak bytes of the forward pass.
+def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int], inside: Container[int]) -> float:
+    """Peak bytes of the forward pass, without those `inside` the memory of results.
 
     A value is live from its computation to its last reader; a kept value outside of loops, to the end; a moved value,
     at least until its copy is done.
@@ -124,6 +125,7 @@ def _forward_peak(level: Level, stored: Sequence[int], sent: Mapping[int, int]) 
             v
             for v in range(now + 1)
             if level.place[v] != ARGUMENT
+            and v not in inside
             and (stored[v] != RECOMPUTED or (level.needed[v] and level.materialized[v]))
             and (now <= max(v, level.last_read[v], sent.get(v, 0)) or (stored[v] == KEPT and level.trips == 0))
         ]
@@ -143,6 +145,7 @@ class _Backward:
         self.step_seconds: list[float] = []  # seconds of each step
         self.steps: list[tuple[float, set[int], int | None]] = []  # other bytes, values read, value computed
         self.fetched: dict[int, int] = {}  # the step from which a moved or kept value is in memory
+        self.ran: dict[int, int] = {}  # the step of each kernel
         self.spans: list[tuple[int, int]] = []  # first and end step of each segment, the last segment first
         self.seconds, self.recomputed_values = 0.0, set[int]()
         for s in reversed(range(len(cut.recomputed))):
@@ -161,9 +164,23 @@ class _Backward:
         read = {v for _, reads, _ in self.steps for v in reads}
         self.stored = [what if v in read else RECOMPUTED for v, what in enumerate(self.stored)]
 
-    def peak(self) -> float:
-        """Peak of live bytes, workspace and copies."""
-        peaks = [extra + self._live(step) for step, (extra, _, _) in enumerate(self.steps)]
+    def in_results(self) -> set[int]:
+        """Kept values in the memory of results, which are written after the values' last readers."""
+        level, inside = self.level, set[int]()
+        left = [*zip(level.result_bytes, level.result_kernel, strict=True)]
+        for v in level.fitting.tolist():
+            if self.stored[v] != KEPT:
+                continue
+            last = max(step for step, (_, reads, _) in enumerate(self.steps) if v in reads)
+            fits = [k for k, (size, q) in enumerate(left) if size >= level.bytes[v] and self.ran[q] > last]
+            if fits:
+                inside.add(v)
+                left.pop(fits[0])
+        return inside
+
+    def peak(self, inside: Container[int]) -> float:
+        """Peak of live bytes, workspace and copies, without the values `inside` the memory of results."""
+        peaks = [extra + self._live(step, inside) for step, (extra, _, _) in enumerate(self.steps)]
         return self.level.resident + max(peaks, default=0.0)
 
     def waited(self) -> float:
@@ -184,12 +201,14 @@ class _Backward:
             clock += self.step_seconds[step]
         return waited
 
-    def _live(self, now: int) -> float:
+    def _live(self, now: int, inside: Container[int]) -> float:
         level, total = self.level, 0.0
         for v in range(len(self.stored)):
             waits = self.stored[v] == KEPT and level.trips == 0
-            if self.stored[v] == RECOMPUTED or (
-                level.trips > 0 and not level.materialized[v] and self.stored[v] == KEPT
+            if (
+                v in inside
+                or self.stored[v] == RECOMPUTED
+                or (level.trips > 0 and not level.materialized[v] and self.stored[v] == KEPT)
             ):
                 continue
             begin = 0 if waits else self.fetched[v]
@@ -230,6 +249,7 @@ class _Backward:
                 ops.add(int(level.op[v]))
         self.recomputed_values |= {v for v in recomputed if level.materialized[v]}
         for q, reads, in_memory in zip(kernels, own, later, strict=True):
+            self.ran[q] = len(self.steps)
             extra = level.kernel_bytes[q] + _copied(level, q, recomputed)
             self.steps.append((extra, self._memory(reads) | self._in_memory(in_memory, places, recomputed), None))
             self.step_seconds.append(level.kernel_seconds[q])
@@ -269,6 +289,7 @@ class _Backward:
             reads = set(own) if level.trips else self._memory(own)
             for v in reads:
                 self.stored[v] = KEPT if self.stored[v] == RECOMPUTED else self.stored[v]
+            self.ran[q] = len(self.steps)
             self.steps.append((level.kernel_bytes[q] + _copied(level, q, ()), reads | in_memory, None))
             self.step_seconds.append(level.kernel_seconds[q])
 

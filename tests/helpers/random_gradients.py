@@ -43,9 +43,12 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
     work = np.array(draw(sizes), float)
     gradients = draw(st.lists(st.tuples(st.integers(0, p - 1), st.integers(0, 9), ROW), max_size=3))
     cotangent_to = [[to % place for to in row] if place else [] for place, _, row in gradients]
+    results = draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=0 if trips else 3))
+    results = sorted((size, q % len(kernel_place)) for size, q in results if len(kernel_place))
+    own_bytes = np.array(draw(sizes), float)
     homes = np.array(draw(st.lists(st.integers(0, p - 1), min_size=9, max_size=9)), np.int64)
     return Level(
-        bytes=np.array(draw(sizes), float),
+        bytes=own_bytes,
         place=place,
         materialized=materialized,
         heavy=materialized & ~free & ~is_argument & np.array(draw(flags)),
@@ -71,6 +74,9 @@ def levels(draw: Any, *, trips: int = 0, values: int = 8, places: int = 4, kerne
         kernel_from=_begins(kernel_reads),
         kernel_reads=_joined(kernel_reads),
         kernel_copies=np.array(copies[: len(_joined(kernel_reads))], float),
+        result_bytes=np.array([size for size, _ in results], float),
+        result_kernel=np.array([q for _, q in results], np.int64),
+        fitting=np.array(sorted(np.flatnonzero(~is_argument & (own_bytes > 0)), key=lambda v: -own_bytes[v]), np.int64),
         cotangent_place=np.array([place for place, _, _ in gradients], np.int64),
         cotangent_seconds=np.array([seconds for _, seconds, _ in gradients], float) / 8,
         cotangent_from=_begins(cotangent_to),
@@ -125,6 +131,9 @@ def chain(random: np.random.Generator, values: int, places: int) -> Gradient:
                 kernel_from=_begins(kernels),
                 kernel_reads=_joined(kernels),
                 kernel_copies=np.zeros(len(_joined(kernels))),
+                result_bytes=np.zeros(0),
+                result_kernel=np.zeros(0, np.int64),
+                fitting=np.zeros(0, np.int64),
                 cotangent_place=place[::-1].copy(),
                 cotangent_seconds=random.integers(0, 3, values).astype(float),
                 cotangent_from=np.cumsum([0, *(place[::-1] > 0)]),
@@ -203,6 +212,7 @@ def looped(outer: Level, inner: Level, slices: Sequence[int], unrolled: int) -> 
     more["reads"] = outer.reads + 2
     more["kernel_place"] = np.concatenate([outer.kernel_place + 1, [0]])
     more["kernel_bytes"] = np.concatenate([outer.kernel_bytes, [2.0]])
+    more["fitting"] = outer.fitting + 2
     more["kernel_seconds"] = np.concatenate([outer.kernel_seconds, [3.0]])
     more["kernel_from"] = np.concatenate([outer.kernel_from, [outer.kernel_from[-1] + 1]])
     more["kernel_reads"] = np.concatenate([outer.kernel_reads + 2, [1]])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "graphrl"
-MOST_MODULES, MOST_WITH_ONE_NEIGHBOUR = 393, 32
+MOST_MODULES, MOST_WITH_ONE_NEIGHBOUR = 404, 32
 
 # From the top floor down. A module may import from its own room and from the floors below. Rooms on one floor do not
 # import one another, except on the top floor, which is one program in several files.
@@ -26,7 +26,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("learning",),
     ("envs",),
-    ("decoding", "solvers", "networks", "sharding"),
+    ("sharding",),
+    ("decoding", "solvers", "networks"),
     ("plan",),
     ("costs",),
     ("graphs",),

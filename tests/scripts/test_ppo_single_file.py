@@ -40,7 +40,7 @@ def test_advantages_of_an_episode_that_ends_and_of_one_that_goes_on() -> None:
     [
         (ppo_single_file, {"TRAIN": "layered:20x32"}, 60, 0.02),
         # noisier, two episodes of a graph instead of 16, and small graphs, which leave less to gain, for time
-        (ppo_multi_step, {"TRAIN": "layered:10x32", "HELD_OUT": "layered:10x256@1000", "STEPS": 20}, 40, 0.01),
+        (ppo_multi_step, {"TRAIN": "layered:10x32", "HELD_OUT": "layered:10x1024@1000", "STEPS": 20}, 40, 0.01),
     ],
     ids=["single_file", "multi_step"],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from reproduce.checkpoint.rules import curve, tables
 from xla_programs import loose_numerics
 
 from graphrl.errors import GraphrlError
-from graphrl.xla.checkpoint.fit_search import largest_size
+from graphrl.xla.checkpoint.largest import largest_size
 from graphrl.xla.checkpoint.settings import Static
 from graphrl.xla.checkpoint.steps import Rules, Step
 
@@ -53,14 +54,28 @@ def test_a_program_takes_another_batch() -> None:
 def test_the_largest_batch_is_found_from_any_start(fits: int, start: int) -> None:
     tried: list[int] = []
 
-    def is_in(size: int) -> bool:
+    def needed(size: int) -> float:
         tried.append(size)
-        return size <= fits
+        return 0.0 if size <= fits else float("inf")
 
-    size = largest_size(is_in, start, 0.02)
+    size = largest_size(needed, 1.0, start, 0.02)
     assert size <= fits < size + max(1, int(size * 0.02))
     assert len(tried) <= 22
     assert len(tried) <= 5 or not 0.98 * start <= fits < 1.02 * start
+
+
+@given(st.integers(1, 10_000), st.floats(0, 0.5), st.floats(0.7, 1.4), st.integers(0, 2))
+def test_few_batches_are_tried_where_bytes_are_nearly_linear(fits: int, fixed: float, off: float, seed: int) -> None:
+    tried: list[int] = []
+
+    def needed(size: int) -> float:
+        tried.append(size)
+        noise = 1 + 0.002 * math.sin(seed * size)
+        return 1000 * (fixed + (1 - fixed) * size / fits * noise)
+
+    size = largest_size(needed, 1000.0, max(1, int(off * fits)), 0.02)
+    assert needed(size) <= 1000 < needed(size + max(1, int(size * 0.02)))
+    assert len({*tried}) <= 6
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -3,11 +3,14 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 from launched import Launch, launch
 from processes import check_fault
 from reproduce import launcher
+
+import graphrl
 
 __all__ = ["launch"]
 
@@ -52,5 +55,22 @@ def test_faults_are_one_line(launch: Launch) -> None:
     for arguments, fault in (
         (("--workloads", "vgg"), "unknown workload 'vgg': "),
         (("--methods", "regal"), "unknown method 'regal': "),
+        (("--sections", "maps", "--stored"), "out: nothing was measured yet: "),
     ):
         check_fault(launch("egrl", *arguments), fault)
+
+
+def test_further_policies_have_rows(launch: Launch) -> None:
+    policy = Path(graphrl.__file__).parent / "agents/egrl/defaults/memories.msgpack"
+    Path("out").mkdir()
+    shutil.copy(policy, "out/policy-resnet50-0.msgpack")  # as if trained on ResNet-50
+    done = launch("egrl", "--quick", "--sections", "transfer", "--policies", str(policy))
+    assert done.returncode == 0, done.stderr
+    lines = Path("out/egrl-transfer.md").read_text().splitlines()
+    for table in ("From one workload", "Unseen models", "Unseen models on drawn"):
+        rows = lines[next(number for number, line in enumerate(lines) if line.startswith(f"## {table}")) :]
+        shipped, again = (
+            next(row.split("|")[2] for row in rows if row.startswith(f"| {name} |"))
+            for name in ("the policy that ships", "the same training again, 1")
+        )
+        assert shipped == again

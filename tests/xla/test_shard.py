@@ -181,6 +181,59 @@ def test_a_limit_that_nothing_fits_is_refused() -> None:
         graphrl.shard(jnp.sin, MESH, shape(4, 4), memory=16, seconds=0.2)
 
 
+def network(weights: Any, x: jax.Array) -> jax.Array:
+    for up, down in weights:
+        x = jnp.tanh(x @ up) @ down
+    return jnp.square(x).mean()
+
+
+TALL = [(shape(64, 128), shape(128, 64))] * 3, shape(512, 64)
+
+
+def verified(**options: Any) -> graphrl.ShardedFunction:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    options = {"chip": CHIP, "link": LINK, "seconds": 0.2, "verify": True, **options}
+    return graphrl.shard(jax.value_and_grad(network), mesh, *TALL, **options)
+
+
+def compiled_bytes(own: graphrl.ShardedFunction) -> int:
+    args = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), TALL, own.in_shardings)
+    memory: Any = own.jitted.lower(*args).compile().memory_analysis()
+    return int(memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes)
+
+
+def test_limits_are_kept_by_the_figure_of_xla() -> None:
+    free = verified()
+    assert free.report.compiled_bytes == compiled_bytes(free) > free.report.peak_bytes
+    assert free.report.compilations == 1
+    assert "by XLA" in str(free.report)
+    assert free.report.compiled_bytes is not None
+    limit = (free.report.compiled_bytes + free.report.peak_bytes) // 2  # kept by the estimate alone
+    own = verified(memory=limit)
+    assert own.report.limit == limit
+    assert own.report.compilations > 1
+    assert own.report.compiled_bytes == compiled_bytes(own) <= limit
+    with pytest.raises(
+        ProblemError, match=r"^memory is .*: the least reached in \d compilations? is .* by XLA$"
+    ) as raised:
+        verified(memory=limit // 2)
+    assert "\n" not in str(raised.value)
+
+
+def test_verification_takes_a_function_that_compiles() -> None:
+    with pytest.raises(ProblemError, match="verify is 3: must be True, False or a function that compiles"):
+        verified(verify=3)
+    with pytest.raises(ProblemError, match=r"verify gave a str: must be a jax.stages.Compiled"):
+        verified(verify=lambda function, *args: "text")
+    names = list[str]()
+
+    def compiler(function: Any, *args: Any) -> Any:
+        names.append(function.__name__)
+        return function.lower(*args).compile()
+
+    assert verified(verify=compiler).report.compilations == len(names) == 1
+
+
 def test_bytes_of_collectives_are_read_from_modules() -> None:
     module = """
   %all-reduce.1 = (f32[16,2]{1,0}, f32[4]{0}) all-reduce(%a, %b), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hlo_programs import module_of
 from reproduce.checkpoint import explain as section
 from reproduce.checkpoint.explain import NEAR, PLANTED
@@ -339,6 +340,17 @@ def test_a_step_of_equinox_is_explained_lowered_and_compiled() -> None:
     assert "donated" not in texts[0]
     with pytest.raises(ProblemError, match=r"the result of jax\.jit$"):
         graphrl.explain(step, x, model, chip="h200")
+
+
+def test_a_step_of_nnx_without_jit_keeps_what_it_writes() -> None:
+    model = nnx.Linear(64, 64, rngs=nnx.Rngs(0))
+
+    def step(model: nnx.Linear, x: jax.Array) -> jax.Array:
+        model.kernel[...] = model.kernel[...] + x.T @ x
+        return model(x)
+
+    plain, jitted = (graphrl.explain(fn, model, jnp.ones((8, 64)), seconds=0) for fn in (step, nnx.jit(step)))
+    assert plain.result_bytes == jitted.result_bytes > 4 * 64 * 64  # the new weights, not the result alone
 
 
 def test_equinox_donates_by_another_option() -> None:

@@ -181,7 +181,7 @@ def _is_generated(model: str) -> bool:
 
 
 def model_files(model: str) -> list[str]:
-    """Lists the files that a model argument names: the file itself, those in the folder, or none for a set.
+    """Lists the files that a model argument names: the file itself, those in the folder, or the empty list for a set.
 
     Raises:
       GraphrlError: the argument is a folder that cannot be read or has no graphs.
@@ -201,22 +201,27 @@ def model_files(model: str) -> list[str]:
     return files
 
 
-def in_both(models: Sequence[str], others: Sequence[str]) -> str | None:
+def in_both(
+    models: Sequence[str], others: Sequence[str], generated: "Callable[[str], GeneratedSet] | None" = None
+) -> str | None:
     """Returns the name of a graph that `load_graphs` of both arguments would load; None if they share none.
 
     Graphs are compared by name, without reading or generating them: by their own names in a set or in the model zoo, or
-    by file paths.
+    by file paths. `generated` parses the names of sets (default: `generated_set`).
 
     Raises:
       GraphrlError: a folder cannot be read.
       ProblemError: a set's name is wrong.
     """
-    (names, sets), (other_names, other_sets) = _identities(models), _identities(others)
+    generated = generated or generated_set
+    (names, sets), (other_names, other_sets) = _identities(models, generated), _identities(others, generated)
     shared = itertools.chain(names & other_names, *(one.shared(other) for one in sets for other in other_sets))
     return min(shared, default=None)
 
 
-def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
+def _identities(
+    models: Sequence[str], generated: "Callable[[str], GeneratedSet]"
+) -> tuple[set[str], list["GeneratedSet"]]:
     """Splits arguments into names and paths of single graphs, and generated sets, which may be too large to list."""
     names: set[str] = set()
     sets: list[GeneratedSet] = []
@@ -228,7 +233,7 @@ def _identities(models: Sequence[str]) -> tuple[set[str], list["GeneratedSet"]]:
         elif files := model_files(model):
             names |= {os.path.realpath(file) for file in files}
         else:
-            sets.append(generated_set(model))
+            sets.append(generated(model))
     return names, sets
 
 

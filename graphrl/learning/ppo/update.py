@@ -229,6 +229,7 @@ class Samples(NamedTuple):
     log_prob: Any  # [g, a, ...], log-probability of each choice under the policy that sampled it
     value: jax.Array  # [g] float32, value of the observation
     reward: jax.Array  # [g, a] float32
+    advantage: Any = None  # [g, a, ...] float32 for each choice of an array of choices; None: reward less value
 
 
 def sample_actions(
@@ -283,16 +284,18 @@ def learn(
     settings: PpoSettings, networks: PolicyValue, state: LearnerState, keys: jax.Array, actions: Samples
 ) -> tuple[LearnerState, Metrics]:
     """Takes the gradient steps on sampled actions, shuffled by `keys` `[g]`. The metrics are those of `improve`,
-    without "step_reward" and "ended".
+    without "step_reward" and "ended". Advantages of choices, if there are any, are used as they are.
 
     Raises:
       ValueError: episodes have more than one step.
     """
     if settings.steps != 1:
         raise ValueError(f"steps is {settings.steps}: must be 1")
-    advantage = actions.reward - actions.value[:, None]
-    if settings.normalize_advantage:
-        advantage = normalised(advantage[None])[0]
+    advantage = actions.advantage
+    if advantage is None:
+        advantage = actions.reward - actions.value[:, None]
+        if settings.normalize_advantage:
+            advantage = normalised(advantage[None])[0]
 
     def terms(params: dict[str, Any], places: jax.Array) -> Metrics:
         chosen = _gather((actions.action, actions.log_prob, advantage, actions.reward), places)
@@ -338,7 +341,7 @@ class _LossInputs(NamedTuple):
     choices: jax.Array  # []
     action: Any
     log_prob: Any  # log-probability of each choice under the policy that sampled it
-    advantage: jax.Array  # [a]
+    advantage: jax.Array  # [a], or [a, ...] of each choice
     target: jax.Array  # [a], regression target of the value
 
 

@@ -12,7 +12,8 @@ temperatures that fall over a share of the budget), and `run` drives them until 
   anneal of maps     maps/anneal.py                    maps/anneal.py: `_change`
 
 To add a move, extend the function that draws the moves of its method: a branch that changes the chain, and its inverse.
-To add a set of moves, subclass `Annealing` with `walk`, `value` and, for several chains, `energy` and `follow`.
+To add a set of moves, subclass `Annealing` with `walk` and `value`; for several chains or clusters, subclass
+`Exchanging`, also with `energy`, `follow` and `move_ops`.
 A compiled function calls only those of its own folder (`graphrl.compiled`), so the moves of schedules, of sends and of
 maps are in the folders of the costs that they walk.
 
@@ -46,8 +47,7 @@ class Pace(NamedTuple):
       seconds: length of a piece, where the budget is in seconds.
       first: steps of a chain in the first piece, where the budget is in seconds.
       evaluations: number of evaluations per step.
-      exchanges: how often per run the worst of several chains continues from the state of the best ("go with the
-        winners", Aldous & Vazirani 1994); 0 if every chain has its own temperature.
+      exchanges: number of exchanges between several chains per run (`Exchanging`).
     """
 
     steps: int
@@ -59,9 +59,7 @@ class Pace(NamedTuple):
 
 
 class Annealing(abc.ABC, Generic[C]):
-    """Chains of one search, and their moves.
-
-    Subclasses define `walk` and `value`; with several chains also `energy` and `follow`; with clusters also `move_ops`.
+    """Chains of one search, and their moves. Subclasses define `walk` and `value`.
 
     Attributes:
       search: budget, clock and progress of the run.
@@ -71,16 +69,12 @@ class Annealing(abc.ABC, Generic[C]):
       evaluations: number of evaluations so far.
       expected: steps of each chain in the whole run, as estimated so far.
       reserve: seconds to leave for the work after the run.
-      clusters: forms the clusters of ops that move together (`anneal.clusters`), or None.
-      level: level of the chains' current clusters; -1 before the first.
     """
 
     def __init__(self, search: Search[Any], chains: Sequence[C], pace: Pace, evaluations: int = 0) -> None:
         self.search, self.chains, self.pace, self.evaluations = search, list(chains), pace, evaluations
         self.budget: Budget = search.budget
         self.expected = self.reserve = 0.0
-        self.clusters: Clusters | None = None
-        self.level = -1
 
     @abc.abstractmethod
     def walk(self, chain: C, steps: int, begin: float, end: float) -> int:
@@ -90,20 +84,14 @@ class Annealing(abc.ABC, Generic[C]):
     def value(self) -> float:
         """Returns the best objective so far."""
 
-    def energy(self, chain: C) -> float:
-        """Returns the energy of a chain's current state."""
-        raise NotImplementedError
-
-    def follow(self, chain: C, other: C) -> None:
-        """Copies another chain's state into a chain, which keeps its own best."""
-        raise NotImplementedError
-
-    def move_ops(self, chain: C) -> Any:
-        """Returns a writable view of the ops of a chain with clusters, with fields `device` and `next_member`."""
-        raise NotImplementedError
+    def before(self, share: float) -> None:
+        """Does work before a piece; `share` is the share of the run that is over. Does nothing by default."""
 
     def after(self, share: float) -> None:
-        """Does work between two pieces; `share` is the share of the run that is over. Does nothing by default."""
+        """Does work after a piece; `share` is the share of the run that is over. Does nothing by default."""
+
+    def exchange(self, share: float) -> None:
+        """Lets chains follow one another between two pieces. Does nothing by default."""
 
     def done(self) -> bool:
         """True if nothing is left to gain."""
@@ -114,30 +102,17 @@ class Annealing(abc.ABC, Generic[C]):
 
         If only evaluations are limited, the result does not depend on the clock.
         """
-        exchanged = 0
         with ThreadPoolExecutor(min(len(self.chains), count_cores())) as pool:
             each = map if len(self.chains) == 1 else pool.map
             for counts, begin, end in self._pieces(steps):
-                self._coarsen(begin)
+                self.before(begin)
                 evaluations = sum(each(self.walk, self.chains, counts, itertools.repeat(begin), itertools.repeat(end)))
                 self.evaluations += evaluations
                 self.after(end)
                 self.search.report(self.evaluations, self.value())
                 if evaluations == 0 or self.done():  # 0: there are no moves
                     return
-                if len(self.chains) > 1 and int(end * self.pace.exchanges) > exchanged:
-                    exchanged = int(end * self.pace.exchanges)
-                    ranked = sorted(self.chains, key=self.energy)
-                    self.follow(ranked[-1], ranked[0])
-
-    def _coarsen(self, share: float) -> None:
-        """Forms new clusters for every chain where a share of the run starts their next level."""
-        level = min(int(share * LEVELS), LEVELS - 1)
-        if self.clusters is not None and level > self.level:
-            self.level = level
-            for chain in self.chains:
-                ops = self.move_ops(chain)
-                ops["next_member"] = self.clusters.next_members(ops["device"], count_at(level, self.expected, len(ops)))
+                self.exchange(end)
 
     def _pieces(self, steps: int | None) -> Iterator[tuple[list[int], float, float]]:
         """Yields the pieces of a run: steps of each chain, and the shares of the run before and after them."""
@@ -188,6 +163,50 @@ class Annealing(abc.ABC, Generic[C]):
         """Returns the number of steps of all chains within the remaining evaluations; None if these are not limited."""
         limit = self.budget.evaluations
         return None if limit is None else (limit - self.evaluations) // self.pace.evaluations
+
+
+class Exchanging(Annealing[C]):
+    """Chains of which the worst continues from the state of the best, a few times per run ("go with the winners",
+    Aldous & Vazirani 1994), and whose clusters of ops may move together.
+
+    Attributes:
+      clusters: forms the clusters (`anneal.clusters`), or None.
+      level: level of the chains' current clusters; -1 before the first.
+    """
+
+    def __init__(self, search: Search[Any], chains: Sequence[C], pace: Pace, evaluations: int = 0) -> None:
+        super().__init__(search, chains, pace, evaluations)
+        self.clusters: Clusters | None = None
+        self.level = -1
+        self._exchanged = 0
+
+    @abc.abstractmethod
+    def energy(self, chain: C) -> float:
+        """Returns the energy of a chain's current state."""
+
+    @abc.abstractmethod
+    def follow(self, chain: C, other: C) -> None:
+        """Copies another chain's state into a chain, which keeps its own best."""
+
+    @abc.abstractmethod
+    def move_ops(self, chain: C) -> Any:
+        """Returns a writable view of a chain's ops, with fields `device` and `next_member`."""
+
+    def before(self, share: float) -> None:
+        """Forms new clusters for every chain where a share of the run starts their next level."""
+        level = min(int(share * LEVELS), LEVELS - 1)
+        if self.clusters is not None and level > self.level:
+            self.level = level
+            for chain in self.chains:
+                ops = self.move_ops(chain)
+                ops["next_member"] = self.clusters.next_members(ops["device"], count_at(level, self.expected, len(ops)))
+
+    def exchange(self, share: float) -> None:
+        """Lets the worst chain follow the best, `pace.exchanges` times per run."""
+        if len(self.chains) > 1 and int(share * self.pace.exchanges) > self._exchanged:
+            self._exchanged = int(share * self.pace.exchanges)
+            ranked = sorted(self.chains, key=self.energy)
+            self.follow(ranked[-1], ranked[0])
 
 
 def temperature_at(hot: float, cold: float, share: float) -> float:

@@ -40,7 +40,7 @@ from graphrl.solvers.solver import solver
 
 MAX_CHAINS = 1024
 STEPS = 256  # number of moves of a chain in a window
-PACE = Pace(steps=16, seconds=0.1, first=16, exchanges=0)  # a step is a window
+PACE = Pace(steps=16, seconds=0.1, first=16)  # a step is a window
 RANDOM_STARTS = 64  # number of random orders to choose starts from
 MAX_RANDOM_OPS = 5_000  # random orders are far from the best on larger graphs, and slow to draw
 START = 2e-3  # first temperature, relative to the best peak, of the chain in the middle of the ladder

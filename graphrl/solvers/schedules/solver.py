@@ -28,7 +28,7 @@ from graphrl.graphs.graph import ComputationGraph, Op
 from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, make_clusters
-from graphrl.solvers.anneal.driver import Annealing, Pace, copy_arrays, copy_into, temperature_at
+from graphrl.solvers.anneal.driver import Exchanging, Pace, copy_arrays, copy_into, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.flow import Flow
 from graphrl.solvers.orders.random_orders import Drawing
@@ -207,7 +207,7 @@ def prepare_with_lists(problem: Problem) -> None:
     prepare_lists()
 
 
-class _Schedules(Annealing[Chain]):
+class _Schedules(Exchanging[Chain]):
     """The chains of one task."""
 
     def __init__(self, task: Task, plan: Plan | PlacedOrder, chains: int, hot: float, cold: float) -> None:

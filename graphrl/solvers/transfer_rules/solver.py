@@ -22,7 +22,7 @@ from graphrl.graphs.graph import ComputationGraph
 from graphrl.plan import Plan
 from graphrl.process import count_cores
 from graphrl.solvers.anneal.clusters import Clusters, has_parts
-from graphrl.solvers.anneal.driver import Annealing, Pace, temperature_at
+from graphrl.solvers.anneal.driver import Exchanging, Pace, temperature_at
 from graphrl.solvers.base import PlacedOrder, Task
 from graphrl.solvers.rules.list_scheduling import affordable, etf, etf_seconds, quick_schedule, schedule
 from graphrl.solvers.rules.placements import layer_stages
@@ -175,7 +175,7 @@ def solve(
     return search.plan()
 
 
-class _Chains(Annealing[Chain]):
+class _Chains(Exchanging[Chain]):
     """The chains, and the best plan that keeps the memory limit."""
 
     def __init__(self, task: Task, first: Plan, hot: float, cold: float) -> None:

@@ -12,11 +12,12 @@ jax keeps by default. A *stretch* is a block of loop steps that are computed aga
 | the gradient of a graph | graph_gradient.py: the same for the graph of a training step |
 | several devices | shards.py and factors.py: how values are split; collectives.py: what one device runs |
 | fusion | equations.py: kinds of equations; fusion.py: which values are written |
-| memory | memory.py |
+| memory | memory.py; backward.py: the backward pass |
 | time | seconds.py |
 | functions that follow a plan | rewrite.py; primitives.py: barriers, and copies to the host |
 | the best plan | solvers/auto.py decides; search.py meets the limit, also as XLA compiles it |
 | planning a function, stored plans | plans.py: all of it together, in memory and on disk |
 | the report | report.py |
 | whole training steps: `graphrl.fit` | fit.py; fit_search.py; steps.py: a step under plans; microbatches.py |
+| whole steps on several devices | step_shards.py |
 """

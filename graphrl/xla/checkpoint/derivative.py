@@ -250,6 +250,17 @@ def split_gradient(program: Program, wanted: Sequence[bool]) -> tuple[list[Spec 
     return [*arguments, *cotangents], [*[None] * len(smooth), *gradients]
 
 
+def with_split_gradients(program: Program, args: Sequence[Any]) -> list[Any]:
+    """Returns the arguments; their gradients are split over devices as they are, which XLA does not always do."""
+    if program.shards is None or not program.shards.layout.is_automatic:
+        return list(args)
+    shardings = map(program.shards.layout.sharding, program.shards.arguments)
+    return [
+        primitives.with_sharded_gradient(arg, sharding) if differentiable(jax.typeof(arg)) else arg
+        for arg, sharding in zip(args, shardings, strict=True)
+    ]
+
+
 def _is_smooth(program: Program) -> list[bool]:
     """Returns for each result whether it has a derivative."""
     return [differentiable(getattr(var, "aval", None)) for var in program.closed.jaxpr.outvars]

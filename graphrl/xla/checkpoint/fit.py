@@ -6,23 +6,27 @@
 import dataclasses
 import hashlib
 import inspect
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from graphrl.errors import GraphrlError, ProblemError
 from graphrl.files import cache_folder, read_document, write_document
-from graphrl.graphs.roofline import Chip
+from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, Interconnect, find_chip
 from graphrl.process import installed_version
 from graphrl.units import align_columns, format_bytes, format_seconds
-from graphrl.xla.checkpoint.fit_search import FitTry, Found, StepCall, find_fastest, find_largest
+from graphrl.xla.checkpoint.fit_search import FitTry, Found, StepCall, find_fastest, numbers_of_microbatches
+from graphrl.xla.checkpoint.largest import find_largest
 from graphrl.xla.checkpoint.microbatches import Loss
 from graphrl.xla.checkpoint.plans import VERSION, program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan
 from graphrl.xla.checkpoint.settings import SECONDS, Settings, Static, UnmetError
-from graphrl.xla.checkpoint.steps import SHARED, Rules, Step
+from graphrl.xla.checkpoint.step_shards import StepShards
+from graphrl.xla.checkpoint.steps import Rules, Step, jax_context
 from graphrl.xla.decorated import Decorated, function_name
 
 FORMAT = "graphrl-fit"
@@ -36,6 +40,7 @@ def fit(
     batch_axis: Mapping[str, int] | None = None,
     largest_batch: bool = False,
     chip: str | Chip | None = None,
+    link: str | Interconnect | Mapping[str, str | Interconnect] | None = None,
     offload: bool | None = None,
     method: str = "auto",
     seconds: float = SECONDS,
@@ -59,25 +64,33 @@ def fit(
         print(step.report())
         params, state, loss = step(params, state, batch)
 
-    Microbatches give the results of the step if its loss is a mean over the batch, which is not checked. Statistics
-    over the batch, as in batch normalisation, become those of a microbatch. Auxiliary results of the loss are averaged,
-    or joined if they have the batch axis. Typed random keys differ in each microbatch.
+    Several devices may share the step: by `NamedSharding`s of its arguments or of its `jax.jit`, or by explicit mesh
+    axes. Bytes, limit and seconds are then those of one device, and seconds include collectives. Each microbatch has an
+    equal share of the examples of each device, and is split as the batch is; so are gradients as their weights.
+
+    Microbatches give the results of the step if its loss is a mean over the batch, and if the batch is the outermost of
+    the axes that the step flattens before the loss; neither is checked. Statistics over the batch, as in batch
+    normalisation, become those of a microbatch. Auxiliary results of the loss are averaged, or joined if they have the
+    batch axis. Typed random keys differ in each microbatch.
 
     With other shapes, dtypes or static values the returned function follows the same plan where it applies; it is not
     verified for these. Microbatches sum gradients in the dtype of the weights.
 
     Args:
-      step: a function of arrays and pytrees, or the result of `jax.jit`, `nnx.jit` or `eqx.filter_jit`. It runs on one
-        device.
-      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run.
+      step: a function of arrays and pytrees, or the result of `jax.jit`, `nnx.jit` or `eqx.filter_jit`.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s: it is traced, not run. On several devices, those without
+        a sharding are whole on each.
       memory: limit such as "80GiB": arguments, results and temporaries, less results in donated arguments.
       batch_axis: for each argument of the step that has the batch, by name, the batch axis of its arrays. The loss must
         be a mean over the batch.
       largest_batch: whether to search for the largest batch, to 2%, that fits without microbatches; `batch` of the
         result states it. The shapes of the arguments in `batch_axis` are scaled.
       chip: the chip, as in `checkpoint`. If it is not here (an H100 or H200), XLA compiles for it by the extra
-        `gpu-compile`; by default jax's first device.
-      offload: whether values may be moved to host memory; by default, only if nothing fits otherwise.
+        `gpu-compile`, on several devices for the number in the shardings; by default jax's devices, or those of
+        the shardings.
+      link: the link between devices, as in `checkpoint`.
+      offload: whether values may be moved to host memory; by default, only if nothing fits otherwise, and not for the
+        largest batch.
       method, seed, cache: as in `checkpoint`; largest batches are not stored.
       seconds: time of each search for a plan, in seconds; there are some for each number of microbatches.
       progress: called with a line about each way of running the step that XLA has compiled, such as `print`.
@@ -105,9 +118,9 @@ def fit(
         raise ProblemError(f'memory is {memory!r}: must be bytes such as "80GiB"')
     of_checkpoint = [name for name in ("in_shardings", "mesh") if name in kwargs]
     if of_checkpoint and of_checkpoint[0] not in inspect.signature(step).parameters:
-        raise ProblemError(f"fit takes no {of_checkpoint[0]}: {SHARED}")
+        raise ProblemError(f"fit takes no {of_checkpoint[0]}: give NamedShardings to the step's arguments or jax.jit")
     may_offload = False if offload is None else offload
-    settings = Settings(memory, None, chip, may_offload, method, seconds, seed, cache, verify=True)
+    settings = Settings(memory, None, chip, may_offload, method, seconds, seed, cache, verify=True, link=link)
     is_last = offload is None and settings.resolved_chip.name != CPU  # the host is tried last
     static = Static.of(static_argnums, static_argnames)
     options = {
@@ -122,7 +135,7 @@ def fit(
     whole = Step(step, options, static, dict(batch_axis or {}))
     call = StepCall(whole, function_name(step), args, kwargs, settings, progress)
     fitting = _fitting(find_largest(call)) if largest_batch else _stored(call, is_last)
-    return FittedFunction(step, whole, fitting)
+    return FittedFunction(step, whole, fitting, call.plain.shared and call.plain.shared.on_any_devices())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +152,7 @@ class FitReport:
       tries: all ways: the step as it is first; at the end those that need less than the one chosen, by estimate.
       search_seconds: seconds that fitting took, now or in an earlier process.
       from_cache: whether the result was read from disk.
+      devices: number of devices that share the step; bytes and seconds are those of one.
     """
 
     function: str
@@ -150,6 +164,7 @@ class FitReport:
     tries: tuple[FitTry, ...]
     search_seconds: float
     from_cache: bool = False
+    devices: int = 1
 
     @property
     def fitted(self) -> FitTry:
@@ -177,6 +192,7 @@ class FitReport:
         return "\n".join(
             [
                 *align_columns(rows, left=1),
+                *([f"shared by {self.devices} devices: all figures are one device's"] if self.devices > 1 else []),
                 f"limit {format_bytes(self.limit)}{batch}, of which arguments and results take "
                 f"{format_bytes(self.outside_bytes)}",
                 f"times estimated by roofline of {self.chip}; fitted in {format_seconds(self.search_seconds)}, {where}",
@@ -196,7 +212,7 @@ class Fitting:
       count: number of microbatches.
       microbatch: examples in each; None if the batch is unknown.
       plans: plans for the functions of its gradients; none if the step stays as it is.
-      report: what was tried.
+      report: report of the tried plans.
     """
 
     count: int
@@ -208,22 +224,23 @@ class Fitting:
 class FittedFunction(Decorated):
     """The function that `graphrl.fit` returns. A pickle by value contains the plans, but nothing compiled."""
 
-    def __init__(self, fn: Callable[..., Any], step: Step, fitting: Fitting) -> None:
+    def __init__(self, fn: Callable[..., Any], step: Step, fitting: Fitting, shared: StepShards | None) -> None:
         super().__init__(fn)
-        self._step, self._fitting = step, fitting
-        self._rules: dict[Any, Rules] = {}  # keys: types of the arguments, and static values
+        self._step, self._fitting, self._shared = step, fitting, shared
+        self._rules: dict[Any, Rules] = {}  # keys: all for which jax traces the step again
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._step.call(self._rules_for(args, kwargs), args, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state for copies and pickles."""
-        return super().__getstate__() | {"_options": self._step.options, "_fitting": self._fitting}
+        state = {"_options": self._step.options, "_fitting": self._fitting, "_shared": self._shared}
+        return super().__getstate__() | state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `__getstate__`."""
         fn = self._function(state)
-        self.__init__(fn, Step(fn, *state["_options"]), state["_fitting"])  # type: ignore[misc]
+        self.__init__(fn, Step(fn, *state["_options"]), state["_fitting"], state["_shared"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<graphrl.fit of {self._fn!r}>"
@@ -234,7 +251,7 @@ class FittedFunction(Decorated):
         return self._fitting.report.batch
 
     def report(self) -> FitReport:
-        """Returns the report: what was tried, and its memory and time."""
+        """Returns the report: a table of the tried plans, with memory and time."""
         return self._fitting.report
 
     def _rules_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rules | None:
@@ -242,23 +259,34 @@ class FittedFunction(Decorated):
         plans, microbatch = self._fitting.plans, self._fitting.microbatch
         if not plans:
             return None
-        key = *map(_type_of, jax.tree.leaves((args, kwargs))), *self._step.static_values(args, kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        key = *map(_type_of, leaves), structure, *self._step.static_values(args, kwargs), jax_context()
         if key not in self._rules:
-            count, small = 1, tuple[Loss, ...]()
+            shared, parts, count, small = self._shared, 1, 1, tuple[Loss, ...]()
+            if shared is not None:
+                plain = self._step.trace(Rules(), args, kwargs)
+                if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+                    plain = plain.with_shards(find_chip(DEFAULT_CHIP), None)
+                    shared = plain.shared
+                parts = plain._replace(shared=shared).parts
             if self._fitting.count > 1 and microbatch is not None:
                 size = self._step.batch(args, kwargs)
-                count = next(k for k in range(1, size + 1) if size % k == 0 and size // k <= microbatch)
+                counts = numbers_of_microbatches(size, parts) or [1]
+                count = next((k for k in counts if size // k <= microbatch), counts[-1])
                 if count > 1:
-                    small = self._step.trace(Rules(), args, kwargs, batch=size // count).losses
-            self._rules[key] = Rules(plans, count, small)
+                    small = self._step.trace(Rules(shared=shared), args, kwargs, batch=size // count).losses
+            self._rules[key] = Rules(plans, count, small, shared)
         return self._rules[key]
 
 
 def _type_of(leaf: Any) -> Any:
-    """Returns what a trace reads of an argument: shape and dtype, or the value if it can only be static."""
+    """Returns what a trace reads of an argument: its type and sharding, or the value if that can only be static."""
     if hasattr(leaf, "shape"):
-        return leaf.shape, getattr(leaf, "dtype", None)
-    return leaf if isinstance(leaf, str | bool) else type(leaf)
+        sharding = getattr(leaf, "sharding", None)
+        types = leaf.shape, getattr(leaf, "dtype", None), getattr(leaf, "weak_type", False)
+        return *types, sharding if isinstance(sharding, NamedSharding) else isinstance(leaf, jax.core.Tracer)
+    is_number = isinstance(leaf, int | float | complex) and not isinstance(leaf, bool)
+    return leaf if isinstance(leaf, Hashable) and not is_number else type(leaf)
 
 
 def _stored(call: StepCall, host_is_last: bool) -> Fitting:
@@ -290,7 +318,12 @@ def _fingerprint(call: StepCall, extra: Any) -> str:
     """Hashes the step, the options, what else decides (`extra`), and the versions of graphrl and jax."""
     settings, traced = call.settings, call.plain
     options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
-    versions = installed_version(), jax.__version__, settings.verified_for(None)
+    shared, device = traced.shared, traced.mesh(call.chip_name).devices.flat[0]
+    kind = device.device_kind, device.client.platform_version
+    versions = installed_version(), jax.__version__, kind
+    if shared is not None:
+        layout = shared.layout
+        extra = extra, layout.sizes, layout.links, layout.is_automatic, shared.arguments, shared.results
     shapes = [aval.str_short() for aval in traced.closed.in_avals]
     text = program_text(traced.closed), shapes, traced.donated, sorted(call.step.batch_axis.items()), call.size
     fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))
@@ -304,11 +337,12 @@ def _fitting(found: Found) -> Fitting:
         function=call.name,
         chip=call.settings.resolved_chip.name,
         limit=call.limit,
-        outside_bytes=call.plain_memory.outside,
+        outside_bytes=call.outside,
         batch=call.size,
         chosen=found.chosen,
         tries=found.tries,
         search_seconds=found.seconds,
+        devices=1 if call.plain.shared is None else math.prod(call.plain.shared.layout.sizes.values()),
     )
     microbatch = None if call.size is None else call.size // found.count
     return Fitting(found.count, microbatch, found.plans, report)

@@ -19,7 +19,7 @@ from graphrl.units import format_bytes, format_seconds, parse_bytes
 from graphrl.xla.checkpoint.microbatches import Loss
 from graphrl.xla.checkpoint.plans import Planner
 from graphrl.xla.checkpoint.program import CheckpointPlan
-from graphrl.xla.checkpoint.search import Result, cached, verified
+from graphrl.xla.checkpoint.search import Result, cached, or_lowest, verified
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings, UnmetError
 from graphrl.xla.checkpoint.solvers.choice import Choice
@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.steps import Rules, Step, StepMemory, TracedStep
 
 LOWER = (0.75, 0.5)  # shares of the temporaries of the plan found, for which the report states the time
-PRECISION = 0.02  # of the largest batch
+NO_GRADIENT = "fit: the step takes no gradient by jax.grad or jax.value_and_grad, so nothing can be saved"
 REGULAR = "regular"  # the search method for plans with alike layers
 
 
@@ -92,12 +92,24 @@ class StepCall:
     @functools.cached_property
     def plain(self) -> TracedStep:
         """The step as it is."""
-        return self.trace(Rules())
+        return self.trace(Rules()).with_shards(self.settings.resolved_chip, self.settings.link)
 
     @functools.cached_property
     def plain_memory(self) -> StepMemory:
         """XLA's figure for the step as it is."""
         return self.plain.compile(self.chip_name)
+
+    @functools.cached_property
+    def as_it_is(self) -> FitTry:
+        """The step as it is, compiled; reports progress."""
+        way = FitTry(1, "as it is", self.plain_memory.total, True, self.seconds(self.plain))
+        self.show(way)
+        return way
+
+    @property
+    def outside(self) -> int:
+        """Bytes of arguments and results, less those of results in donated arguments, by their types."""
+        return self.plain.outside_bytes
 
     @property
     def chip_name(self) -> str | None:
@@ -116,16 +128,29 @@ class StepCall:
 
     def seconds(self, traced: TracedStep) -> float:
         """Estimates the run time of a traced step in seconds."""
-        return gradient_seconds(traced.closed, self.settings.resolved_chip)
+        return gradient_seconds(traced.on_one_device(), self.settings.resolved_chip)
+
+    def compile(self, traced: TracedStep, count: int, plan: str) -> FitTry:
+        """Compiles a traced step of `count` microbatches, whose plan is described in a few words; reports progress."""
+        way = FitTry(count, plan, traced.compile(self.chip_name).total, True, self.seconds(traced))
+        self.show(way)
+        return way
 
     def counts(self) -> Iterator[int]:
-        """Yields numbers of microbatches, ascending: divisors of the batch, each at least twice the one before."""
+        """Yields numbers of microbatches, ascending: each at least twice the one before, and such that devices split
+        all microbatches evenly.
+        """
         last = 1
         yield last
-        for count in range(2, (self.size or 1) + 1):
-            if (self.size or 1) % count == 0 and count >= 2 * last:
+        for count in numbers_of_microbatches(self.size or 1, self.plain.parts):
+            if count >= 2 * last:
                 last = count
                 yield count
+
+
+def numbers_of_microbatches(size: int, parts: int) -> list[int]:
+    """Returns the numbers of equal microbatches of a batch, ascending, given into how many parts devices split it."""
+    return [count for count in range(1, size + 1) if size % count == 0 and (size // count) % parts == 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,20 +186,18 @@ def find_fastest(call: StepCall, counts: Iterable[int], moves: bool = False) -> 
     Raises:
       UnmetError: nothing found fits; one line states the least bytes.
     """
-    begin, memory = time.monotonic(), call.plain_memory
-    plain = FitTry(1, "as it is", memory.total, True, call.seconds(call.plain))
-    call.show(plain)
-    if memory.total <= call.limit:
+    begin, plain = time.monotonic(), call.as_it_is
+    if plain.bytes <= call.limit:
         return Found(call, 1, (), 0, (plain,), time.monotonic() - begin)
     if not call.plain.losses:
-        raise ProblemError("fit: the step takes no gradient by jax.grad or jax.value_and_grad, so nothing can be saved")
-    if memory.outside >= call.limit:
-        _unmet(call, memory.outside, "arguments and results alone need")
-    candidates, waiting = list[_Candidate](), list[_Candidate]()
+        raise ProblemError(NO_GRADIENT)
+    if call.plain_memory.outside >= call.limit:
+        unmet(call, call.plain_memory.outside, "arguments and results alone need")
+    candidates, waiting = list[Candidate](), list[Candidate]()
     best: _Best | None = None
     least, fastest = math.inf, math.inf
     for count in counts:
-        candidates.append(_Candidate(call, count, moves or call.settings.offload))
+        candidates.append(Candidate(call, count, moves or call.settings.offload))
         waiting.append(candidates[-1])
         if candidates[-1].is_plain or fastest < candidates[-1].seconds < math.inf:  # more of them only take more time
             best, least = _verified(waiting, best, least)
@@ -184,7 +207,11 @@ def find_fastest(call: StepCall, counts: Iterable[int], moves: bool = False) -> 
         fastest = min(fastest, candidates[-1].seconds)
     best, least = _verified(waiting, best, least)
     if best is None:
-        _unmet(call, least, "the least found is")
+        parts = call.plain.parts
+        fewest = (
+            f", with at least {parts} examples in a microbatch, one for each part of the batch," if parts > 1 else ""
+        )
+        unmet(call, least, f"the least found{fewest} is")
     tries = [plain]
     for candidate in candidates:
         estimated = candidate.estimate()
@@ -195,64 +222,16 @@ def find_fastest(call: StepCall, counts: Iterable[int], moves: bool = False) -> 
     return Found(call, candidate.count, candidate.plans(best.choice), chosen, tuple(tries), seconds)
 
 
-def find_largest(call: StepCall) -> Found:
-    """Searches for the largest batch that fits without microbatches.
-
-    Raises:
-      UnmetError: not even one example fits.
-    """
-    own, found, faults = call.size or 1, dict[int, Found](), list[UnmetError]()
-
-    def fits(size: int) -> bool:
-        try:
-            found[size] = find_fastest(dataclasses.replace(call, batch=size), (1,))
-        except UnmetError as error:
-            faults.append(error)
-        return size in found
-
-    # the lowest plan's bytes are nearly linear in the batch
-    lowest = _Candidate(dataclasses.replace(call, batch=own), 1, call.settings.offload).lowest
-    start = max(1, int(own * max(0.0, call.limit - call.plain_memory.outside) / max(lowest, 1.0)))
-    largest = largest_size(fits, start)
-    if not largest:
-        raise faults[-1]
-    return found[largest]
-
-
-def largest_size(fits: Callable[[int], bool], start: int, precision: float = PRECISION) -> int:
-    """Searches for the largest size that fits; returns 0 if not even 1 fits.
-
-    A size larger by the share `precision`, or by 1 if that is more, does not fit. The search goes up from the start in
-    steps that double, then halves the interval.
-    """
-    low, high, guess, part = 0, None, start, precision
-    while high is None or high > low + _size_step(low, precision):
-        if fits(guess):
-            low = guess
-        else:
-            high = guess
-        if high is None:
-            guess = low + _size_step(low, part)
-        else:
-            guess = (low + high) // 2 if low else max(1, min(high - 1, math.ceil(high / (1 + part))))
-        part *= 2
-    return low
-
-
-def _size_step(size: int, precision: float) -> int:
-    return max(1, int(size * precision))
-
-
 class _Best(NamedTuple):
     """A way to run a step that fits: its seconds, the candidate and its choice."""
 
     seconds: float
-    candidate: "_Candidate"
+    candidate: "Candidate"
     choice: Choice
 
 
-def _verified(candidates: "Sequence[_Candidate]", best: _Best | None, least: float) -> tuple[_Best | None, float]:
-    """Verifies candidates, the fastest by estimate first, until none is faster than the best that fits.
+def _verified(candidates: "Sequence[Candidate]", best: _Best | None, least: float) -> tuple[_Best | None, float]:
+    """Verifies candidates, the fastest by estimate first; stops at those that are no faster than the best that fits.
 
     Returns:
       the best, or None; and the least bytes of all that does not fit.
@@ -271,13 +250,12 @@ def _verified(candidates: "Sequence[_Candidate]", best: _Best | None, least: flo
     return best, least
 
 
-def _unmet(call: StepCall, least: float, what: str) -> NoReturn:
+def unmet(call: StepCall, least: float, what: str) -> NoReturn:
     """Raises the error that a limit cannot be met."""
-    fault = f"memory is {call.settings.budget}: {what} {format_bytes(least)} ({least:,.0f} bytes)"
-    raise UnmetError(fault, least)
+    raise UnmetError(f"memory is {call.settings.budget}: {what} {format_bytes(least)} ({least:,.0f} bytes)", least)
 
 
-class _Candidate:
+class Candidate:
     """A step with a number of microbatches: plans for its gradients, of which the one that needs most is verified.
 
     Args:
@@ -286,20 +264,21 @@ class _Candidate:
       moves: whether values may be moved to the host.
 
     Attributes:
-      count: as given.
+      call, count: as given.
       tries: all that was compiled.
       compiled: choice -> XLA's figure for it.
     """
 
     def __init__(self, call: StepCall, count: int, moves: bool) -> None:
-        self._call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
-        self._small = call.plain.losses if count == 1 else call.trace(Rules(), count).losses
+        self.call, self._moves, self.count, self.tries = call, moves, count, list[FitTry]()
+        shared = call.plain.shared
+        self._small = call.plain.losses if count == 1 else call.trace(Rules(shared=shared), count).losses
         self._waits = any(each.program.has_rules for each in self._small)  # gradients, for the user's own rules too
         self._planners = [Planner(call.name, each.program, each.wanted, call.settings) for each in self._small]
         peaks = [planner.pricing.plain.peak for planner in self._planners]
         self._main = peaks.index(max(peaks))
-        self._room = call.limit - call.plain_memory.outside
-        self._gradients = sum(map(array_bytes, _gradient_types(self._small[self._main])))
+        self.room = call.limit - call.outside
+        self._gradients = _gradient_bytes(self._small[self._main])
         self._plans = [
             CheckpointPlan() if number == self._main else self._other(planner)
             for number, planner in enumerate(self._planners)
@@ -307,26 +286,31 @@ class _Candidate:
         self._traced, self.compiled = cached(self._trace), cached(self._compiled)
         self._searched = functools.lru_cache(self._search)
 
+    @property
+    def planner(self) -> Planner:
+        """The planner of the verified gradient."""
+        return self._planners[self._main]
+
+    def within(self, peak: float) -> Choice:
+        """Returns the choice found for a limit of the bytes of temporaries, with the gradients.
+
+        Raises:
+          UnmetError: no choice is within the limit by the model.
+        """
+        return self._searched(peak, None).choice
+
     @functools.cached_property
     def first(self) -> Result | None:
-        """The first plan by the model; None if none fits by the model."""
+        """The first plan by the model; None if no plan fits by the model."""
         try:
-            return self._searched(float(self._room), None)
+            return self._searched(float(self.room), None)
         except UnmetError:
             return None
 
     @functools.cached_property
     def seconds(self) -> float:
         """Estimated seconds of the step under the first plan; infinite without."""
-        return math.inf if self.first is None else self._call.seconds(self._traced(self.first.choice))
-
-    @property
-    def lowest(self) -> float:
-        """Predicted bytes of temporaries, with the gradients, of the lowest plan with alike layers."""
-        try:
-            return self._searched(1.0, REGULAR).report.planned.peak_bytes
-        except UnmetError as error:
-            return error.least or math.inf
+        return math.inf if self.first is None else self.call.seconds(self._traced(self.first.choice))
 
     @property
     def is_plain(self) -> bool:
@@ -335,7 +319,7 @@ class _Candidate:
 
     def plan(self, choice: Choice) -> CheckpointPlan:
         """Returns the plan of the verified gradient for a choice."""
-        return self._planners[self._main].plan(choice)
+        return self.planner.plan(choice)
 
     def plans(self, choice: Choice) -> tuple[CheckpointPlan, ...]:
         """Returns the plans of all gradients, given the choice for the verified one."""
@@ -347,33 +331,59 @@ class _Candidate:
         Raises:
           UnmetError: no plan found fits; its `least` are all bytes of the step.
         """
-        outside = self._call.plain_memory.outside
-
-        def needed(choice: Choice) -> int:
-            return self.compiled(choice).bytes - outside
-
         try:
             result = verified(
                 lambda goal: self._searched(goal.peak, None),
                 lambda goal: self._searched(goal.peak, REGULAR),
-                self._planners[self._main].unplanned,
-                Goal(peak=self._room, moves=self._moves),
-                needed,
+                self.planner.unplanned,
+                Goal(peak=self.room, moves=self._moves),
+                self.temporaries,
                 str,
             )
         except UnmetError as error:
-            raise UnmetError(str(error), None if error.least is None else error.least + outside) from None
+            raise UnmetError(str(error), None if error.least is None else error.least + self.call.outside) from None
         return result.choice
 
     def lower(self, choice: Choice) -> Iterator[FitTry]:
         """Yields estimates of plans that need less than a choice."""
-        outside = self._call.plain_memory.outside
         for part in LOWER:
-            peak = part * (self.compiled(choice).bytes - outside)
             try:
-                yield self._predicted(self._searched(peak, None))
+                yield self._predicted(self._searched(part * self.temporaries(choice), None))
             except UnmetError:
                 return
+
+    def predicted(self, choice: Choice) -> float:
+        """Returns predicted bytes of temporaries, with the gradients."""
+        return self.planner.pricing(choice).peak + self._gradients
+
+    def error(self, choice: Choice) -> float:
+        """Returns XLA's bytes of temporaries over those predicted."""
+        return self.temporaries(choice) / max(1.0, self.predicted(choice))
+
+    def temporaries(self, choice: Choice) -> int:
+        """Returns XLA's bytes without arguments and results."""
+        return self.compiled(choice).bytes - self.call.outside
+
+    def seconds_of(self, choice: Choice) -> float:
+        """Estimates the run time of the step under a choice, in seconds."""
+        return self.call.seconds(self._traced(choice))
+
+    def simplest(self, peak: float) -> Choice:
+        """Returns the choice with alike layers in fewest segments, within a limit of bytes by the model."""
+        return self.planner.simplest(peak - self._gradients)
+
+    def lowest(self, method: str) -> Choice:
+        """Returns the choice of least memory that a search method finds, by the model."""
+        return or_lowest(lambda goal: self._searched(goal.peak, method), Goal(peak=1.0), 1.0)[0].choice
+
+    def stays(self, choice: Choice) -> bool:
+        """True if under a choice the step stays as it is."""
+        return self.count == 1 and not self._waits and all(plan.is_plain for plan in self.plans(choice))
+
+    def unplanned(self) -> FitTry:
+        """Returns the model's figures for the step as it is."""
+        peak = self.planner.pricing.plain.peak + self._gradients
+        return FitTry(1, "as it is", int(self.call.outside + peak), False, self.call.seconds(self.call.plain))
 
     def estimate(self) -> FitTry | None:
         """Returns the model's figures for the first plan; None without."""
@@ -389,24 +399,24 @@ class _Candidate:
         """
         goal = Goal(peak=max(peak - self._gradients, 1.0), moves=self._moves)
         results, faults = list[Result](), list[UnmetError]()
-        for each in dict.fromkeys([REGULAR, self._call.settings.method] if method is None else [method]):
+        for each in dict.fromkeys([REGULAR, self.call.settings.method] if method is None else [method]):
             try:
-                results.append(self._planners[self._main].search(goal, each))
+                results.append(self.planner.search(goal, each))
             except UnmetError as error:
                 faults.append(error)
         if not results:
             least = min(math.inf if error.least is None else error.least for error in faults)
             raise UnmetError(str(faults[0]), least + self._gradients)
-        result = min(results, key=lambda each: self._call.seconds(self._traced(each.choice)))
+        result = min(results, key=lambda each: self.seconds_of(each.choice))
         planned = result.report.planned
         planned = dataclasses.replace(planned, peak_bytes=planned.peak_bytes + self._gradients)
         return result._replace(report=dataclasses.replace(result.report, planned=planned))
 
     def _other(self, planner: Planner) -> CheckpointPlan:
         """Returns the plan of a gradient that is not verified: within the limit by the model, or else the lowest."""
-        if planner.pricing.plain.peak <= self._room:
+        if planner.pricing.plain.peak <= self.room:
             return CheckpointPlan()
-        goal = Goal(peak=float(max(self._room - self._gradients, 1)), moves=self._moves)
+        goal = Goal(peak=float(max(self.room - self._gradients, 1)), moves=self._moves)
         try:
             return planner.plan(planner.search(goal).choice)
         except UnmetError as error:
@@ -415,26 +425,28 @@ class _Candidate:
 
     def _trace(self, choice: Choice) -> TracedStep:
         small = self._small if self.count > 1 else ()
-        return self._call.trace(Rules(self.plans(choice), self.count, small))
+        return self.call.trace(Rules(self.plans(choice), self.count, small, self.call.plain.shared))
 
     def _compiled(self, choice: Choice) -> FitTry:
-        if self.count == 1 and not self._waits and all(plan.is_plain for plan in self.plans(choice)):
-            return self._try(choice, self._call.plain_memory.total, is_compiled=True)  # compiled before
-        each = self._try(choice, self._traced(choice).compile(self._call.chip_name).total, is_compiled=True)
-        self.tries.append(each)
-        self._call.show(each)
-        return each
+        if self.stays(choice):
+            return self.call.as_it_is  # compiled once
+        self.tries.append(self.call.compile(self._traced(choice), self.count, self._summary(choice)))
+        return self.tries[-1]
 
     def _predicted(self, result: Result) -> FitTry:
-        size = int(self._call.plain_memory.outside + result.report.planned.peak_bytes)
-        return self._try(result.choice, size, is_compiled=False)
+        size = int(self.call.outside + result.report.planned.peak_bytes)
+        return FitTry(self.count, self._summary(result.choice), size, False, self.seconds_of(result.choice))
 
-    def _try(self, choice: Choice, size: int, *, is_compiled: bool) -> FitTry:
+    def _summary(self, choice: Choice) -> str:
         plan = self.plan(choice)
-        summary = f"{plan.summary}, gradients wait" if plan.is_plain and self._waits else plan.summary
-        return FitTry(self.count, summary, size, is_compiled, self._call.seconds(self._traced(choice)))
+        return f"{plan.summary}, gradients wait" if plan.is_plain and self._waits else plan.summary
 
 
-def _gradient_types(loss: Loss) -> list[Any]:
-    pairs = zip(loss.program.closed.in_avals, loss.wanted, strict=True)
-    return [aval for aval, wanted in pairs if wanted]
+def _gradient_bytes(loss: Loss) -> int:
+    """Returns the bytes of a function's gradients on one device."""
+    closed, shards = loss.program.closed, loss.program.shards
+    values = zip(closed.jaxpr.invars, closed.in_avals, loss.wanted, strict=True)
+    wanted = [(var, aval) for var, aval, is_wanted in values if is_wanted]
+    if shards is None:
+        return sum(array_bytes(aval) for _, aval in wanted)
+    return int(sum(shards.layout.bytes(aval, shards.spec(var)) for var, aval in wanted))

@@ -23,9 +23,8 @@ from graphrl.graphs.roofline import Chip, Interconnect
 from graphrl.process import pause_gc
 from graphrl.units import parse_bytes
 from graphrl.xla import libraries
-from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.derivative import differentiable, with_split_gradients
 from graphrl.xla.checkpoint.plans import Planned, find_plan, fingerprint_of
-from graphrl.xla.checkpoint.primitives import with_sharded_gradient
 from graphrl.xla.checkpoint.program import Program, lift_tracers, program_of
 from graphrl.xla.checkpoint.report import CheckpointCurve, CheckpointReport
 from graphrl.xla.checkpoint.rewrite import evaluate
@@ -323,7 +322,7 @@ class CheckpointedFunction(Decorated):
         planned = self._plan_of(program, key[1])
 
         def run(*leaves: Any) -> list[Any]:
-            return evaluate(program, planned.plan, _with_split_gradients(program, leaves))
+            return evaluate(program, planned.plan, with_split_gradients(program, leaves))
 
         if kept is None:
             return _Built(jaxpr, planned, run)
@@ -358,17 +357,6 @@ def traced_function(fn: Callable[..., Any], static: StaticArgs) -> Callable[...,
         return Partial(whole.unflatten, *jax.tree.leaves(results))
 
     return named_as(fn, traced)
-
-
-def _with_split_gradients(program: Program, args: Sequence[Any]) -> list[Any]:
-    """Returns the arguments; their gradients are split over devices as they are, which XLA might not do by itself."""
-    if program.shards is None or not program.shards.layout.is_automatic:
-        return list(args)
-    shardings = map(program.shards.layout.sharding, program.shards.arguments)
-    return [
-        with_sharded_gradient(arg, sharding) if differentiable(jax.typeof(arg)) else arg
-        for arg, sharding in zip(args, shardings, strict=True)
-    ]
 
 
 class _Built(NamedTuple):

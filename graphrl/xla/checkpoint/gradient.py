@@ -17,12 +17,13 @@ from jax.export import is_symbolic_dim
 from graphrl.graphs.readers.jaxpr.flatten import Node, Result, Scalar
 from graphrl.graphs.readers.jaxpr.work import array_bytes, scan_operands
 from graphrl.graphs.roofline import INTERCONNECTS, Chip
+from graphrl.xla.checkpoint.backward import Backward, passed_cotangents
 from graphrl.xla.checkpoint.derivative import Derivative, Value, derivative, differentiable, resident_bytes
-from graphrl.xla.checkpoint.memory import Backward, Forward, Nodes, passed_cotangents
+from graphrl.xla.checkpoint.memory import Forward, Nodes
 from graphrl.xla.checkpoint.primitives import HOST_LINK
 from graphrl.xla.checkpoint.program import Name, Program
 from graphrl.xla.checkpoint.solvers.choice import stretches_of
-from graphrl.xla.checkpoint.solvers.level import Gradient, Level, Loop
+from graphrl.xla.checkpoint.solvers.level import ARGUMENT, Gradient, Level, Loop
 
 PART = 0.75  # share of the host link's bandwidth to plan with: a late copy delays everything, and clocks differ
 UNROLLED, EQUATIONS = 8, 1_000  # most steps of a stretch that is unrolled, and most equations of all of them
@@ -188,6 +189,8 @@ class LevelBuilder:
         inner = {loop.kernel for loop in self.loops.values()}
         kernel_seconds = backward.seconds(inner)
         _, once = np.unique(op, return_index=True)
+        results = backward.results() if trips == 0 else []
+        fits = (sizes > 0) & (place != ARGUMENT) & (sizes <= max((size for size, _ in results), default=0))
         return Level(
             bytes=sizes,
             place=place,
@@ -211,6 +214,9 @@ class LevelBuilder:
             kernel_from=kernel_from,
             kernel_reads=kernel_reads,
             kernel_copies=np.array([size for row in backward.copies() for size in row], float),
+            result_bytes=np.array([size for size, _ in results], float),
+            result_kernel=np.array([q for _, q in results], np.int64),
+            fitting=np.array(sorted(np.flatnonzero(fits), key=lambda v: -sizes[v]), np.int64),
             cotangent_place=np.array([gradient.place for gradient in gradients], np.int64),
             cotangent_seconds=np.array([gradient.seconds for gradient in gradients], float),
             cotangent_from=cotangent_from,

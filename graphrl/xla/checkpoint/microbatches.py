@@ -12,10 +12,13 @@ user states it by naming the batch axis. Results of the loss:
 | other floating-point numbers (metrics, running statistics) | mean |
 | other integers | refused: a count would be a sum, a maximum would not |
 
+On several devices, each microbatch takes an equal share of the examples of each device, so that none move.
+
 Statistics over the batch, as in batch normalisation, are those of a microbatch, so results differ there. Typed random
 keys differ in each microbatch; keys that are plain integers cannot be recognised, and draw the same numbers in each.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,9 +29,10 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from graphrl.errors import ProblemError
-from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.derivative import differentiable, with_split_gradients
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.rewrite import evaluate
+from graphrl.xla.checkpoint.shards import Spec
 
 MEAN, ONCE = "mean", "once"
 Combined = str | int  # MEAN, ONCE, or the axis along which the results of microbatches are joined
@@ -108,16 +112,48 @@ class Microbatches(NamedTuple):
             results, gradients = self._differentiated(plan, vjp, inputs, smooth)
             return jax.tree.map(jnp.add, sums, ([results[k] for k in means], gradients)), [results[k] for k in joined]
 
-        avals = self.small.program.closed.out_avals
-        first = [jnp.zeros(avals[k].shape, avals[k].dtype) for k in means], [jnp.zeros_like(args[k]) for k in smooth]
+        avals, parts = self.small.program.closed.out_avals, self._parts
+        shards = self.small.program.shards
+        specs: Sequence[Spec | None] = [None] * len(args) if shards is None else shards.arguments
+        first = (
+            [_zeros(avals[k]) for k in means],
+            [self._placed(jnp.zeros_like(args[k]), specs[k]) for k in smooth],
+        )
         blocks = [
-            _blocks(arg, axis, self.number) for arg, axis in zip(args, self.axes, strict=True) if axis is not None
+            self._placed(_blocks(arg, axis, self.number, parts), spec and ((), *spec))
+            for arg, axis, spec in zip(args, self.axes, specs, strict=True)
+            if axis is not None
         ]
         sums, stacks = jax.lax.scan(step, first, (jnp.arange(self.number), blocks))
         averages, gradients = jax.tree.map(lambda total: total / self.number, sums)
         results = dict(zip(means, averages, strict=True)) | self._once(args)
-        results |= {k: _joined(stack, self.combined[k]) for k, stack in zip(joined, stacks, strict=True)}
+        results |= {k: _joined(stack, self.combined[k], parts) for k, stack in zip(joined, stacks, strict=True)}
         return [results[k] for k in range(len(self.combined))], gradients
+
+    @property
+    def _parts(self) -> int:
+        """Number of blocks of the batch of which each microbatch takes a part: as devices split it."""
+        program = self.small.program
+        sizes = [
+            aval.shape[axis] for aval, axis in zip(program.closed.in_avals, self.axes, strict=True) if axis is not None
+        ]
+        sizes += [
+            aval.shape[how]
+            for aval, how in zip(program.closed.out_avals, self.combined, strict=True)
+            if isinstance(how, int)
+        ]
+        if program.shards is None:
+            return 1
+        split = zip(program.shards.arguments, self.axes, strict=True)
+        parts = math.lcm(*(program.shards.layout.count(spec[axis]) for spec, axis in split if axis is not None))
+        return math.gcd(parts, *sizes)
+
+    def _placed(self, value: Any, spec: Spec | None) -> Any:
+        """Constrains how a value is split over devices; types with explicit mesh axes have this already."""
+        shards = self.small.program.shards
+        if shards is None or not shards.layout.is_automatic:
+            return value
+        return jax.lax.with_sharding_constraint(value, shards.layout.sharding(spec))
 
     def _differentiated(
         self, plan: CheckpointPlan, vjp: Callable[..., Any], inputs: Sequence[Any], smooth: Sequence[int]
@@ -128,7 +164,7 @@ class Microbatches(NamedTuple):
             own = list(inputs)
             for k, value in zip(smooth, values, strict=True):
                 own[k] = value
-            value, *others = evaluate(self.small.program, plan, own)
+            value, *others = evaluate(self.small.program, plan, with_split_gradients(self.small.program, own))
             return value, others
 
         value, pullback, others = vjp(loss, *(inputs[k] for k in smooth), has_aux=True)
@@ -195,16 +231,25 @@ def _with_own_key(value: Any, number: Any) -> Any:
     return fold(value, number)
 
 
-def _blocks(value: Any, axis: int, count: int) -> Any:
-    """Splits an array into blocks along an axis; the first axis of the result counts them."""
+def _zeros(aval: Any) -> Any:
+    """Returns zeros of a type, split over devices as the type is if the mesh has explicit axes."""
+    return jnp.zeros(aval.shape, aval.dtype, device=aval.sharding if aval.sharding.mesh.explicit_axes else None)
+
+
+def _blocks(value: Any, axis: int, count: int, parts: int) -> Any:
+    """Splits an array into blocks along an axis, each with an equal share of each of `parts` parts of the array; the
+    first axis of the result counts the blocks.
+    """
     shape = jnp.shape(value)
-    split = value.reshape(*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-    return jnp.moveaxis(split, axis, 0)
+    before, after = shape[:axis], shape[axis + 1 :]
+    split = value.reshape(*before, parts, count, shape[axis] // (parts * count), *after)
+    return jnp.moveaxis(split, axis + 1, 0).reshape(count, *before, shape[axis] // count, *after)
 
 
-def _joined(stack: Any, axis: Combined) -> Any:
+def _joined(stack: Any, axis: Combined, parts: int) -> Any:
     """Joins stacked blocks along an axis: reverses `_blocks`."""
     assert isinstance(axis, int)
-    moved = jnp.moveaxis(stack, 0, axis)
-    shape = moved.shape
-    return moved.reshape(*shape[:axis], -1, *shape[axis + 2 :])
+    count, *shape = stack.shape
+    before, after = shape[:axis], shape[axis + 1 :]
+    split = stack.reshape(count, *before, parts, shape[axis] // parts, *after)
+    return jnp.moveaxis(split, 0, axis + 1).reshape(*before, count * shape[axis], *after)

@@ -32,12 +32,13 @@ from graphrl.xla.checkpoint.search import Result, above_budget, cached, compiled
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Settings
 from graphrl.xla.checkpoint.solvers.anneal import prepare
-from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, is_default
+from graphrl.xla.checkpoint.solvers.choice import Choice, Pricing, default_choice, is_default
 from graphrl.xla.checkpoint.solvers.goal import Goal
 from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
+from graphrl.xla.checkpoint.solvers.starts import starts, with_stretches
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 20  # increases when searches or their model change, so that older plans are not kept
+VERSION = 22  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,18 @@ class Planner:
         settings = self._settings if method is None else dataclasses.replace(self._settings, method=method)
         begin = time.monotonic() - self._before
         return search(self._name, self._named, self.pricing, settings, begin, self._seconds, goal)
+
+    def simplest(self, peak: float) -> Choice:
+        """Returns the choice with alike layers of fewest segments, and of these of least memory, within `peak` bytes by
+        the model; otherwise jax's default.
+        """
+        best, rank = default_choice(self.pricing.gradient), (math.inf, math.inf)
+        for state in with_stretches(self.pricing, starts(self.pricing.gradient)):
+            choice = state.choice()
+            own = sum(int(cut.recomputed.sum()) for cut in choice), self.pricing(choice).peak
+            if own[1] <= peak and own < rank:
+                best, rank = state.copy().choice(), own
+        return best
 
     def unplanned(self) -> Result:
         """Returns the gradient without a plan; called after a search."""

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError
 from graphrl.graphs.readers.jaxpr.work import array_bytes
 from graphrl.units import format_bytes
 from graphrl.xla.checkpoint import report
@@ -29,7 +29,7 @@ from graphrl.xla.checkpoint.gradient import ReportableGradient
 from graphrl.xla.checkpoint.program import CheckpointPlan, Program
 from graphrl.xla.checkpoint.report import CheckpointReport, Figures, ReportedStretch, ReportedValue
 from graphrl.xla.checkpoint.rewrite import evaluate
-from graphrl.xla.checkpoint.settings import Settings, UnmetError
+from graphrl.xla.checkpoint.settings import Settings, UnmetError, compiled_memory
 from graphrl.xla.checkpoint.solvers.auto import find_solver
 from graphrl.xla.checkpoint.solvers.choice import Choice, Price, Pricing, default_choice, is_default
 from graphrl.xla.checkpoint.solvers.goal import SAME, Goal, Solution, search_timed
@@ -284,7 +284,7 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
       program: the program to differentiate.
       wanted: for each argument, whether to differentiate by it.
       plan: the plan to follow.
-      settings: the user's settings, of which `verify` says how to compile.
+      settings: the user's settings; `verify` is how to compile.
 
     Raises:
       GraphrlError: XLA does not compile the gradient alone, it uses several devices that no `in_shardings` describe, or
@@ -303,27 +303,12 @@ def compiled_bytes(program: Program, wanted: Sequence[bool], plan: CheckpointPla
         outputs = zip(core.jaxpr_as_fun(jaxpr)(*args), map(sharding, results), strict=True)
         return [out if split is None else jax.lax.with_sharding_constraint(out, split) for out, split in outputs]
 
-    memory = _compiled_memory(settings, gradient, shapes, program.shards is not None)
+    assert settings.compiler is not None
+    memory, devices = compiled_memory(settings.compiler, "the gradient alone", gradient, shapes)
+    if devices > 1 and program.shards is None:
+        raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
     cotangents = list(zip(jaxpr.in_avals, shapes, strict=True))[len(program.closed.in_avals) :]
     return int(memory.temp_size_in_bytes) + sum(_device_bytes(aval, shape.sharding) for aval, shape in cotangents)
-
-
-def _compiled_memory(settings: Settings, gradient: Callable[..., Any], shapes: Sequence[Any], is_sharded: bool) -> Any:
-    """Compiles a gradient for arguments of these shapes, and returns XLA's figures of memory; see `compiled_bytes`."""
-    assert settings.compiler is not None
-    try:
-        compiled = settings.compiler(gradient, *shapes)
-    except Exception as error:  # jax raises many types, some without a message
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
-        raise GraphrlError(f"verify: XLA does not compile the gradient alone (plan without verify): {why}") from error
-    if not hasattr(compiled, "memory_analysis"):
-        raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
-    devices = max((each.num_devices for each in jax.tree.leaves(getattr(compiled, "input_shardings", ()))), default=1)
-    if devices > 1 and not is_sharded:
-        raise GraphrlError(f"verify: the gradient uses {devices} devices: give in_shardings=, or plan without verify")
-    if (memory := compiled.memory_analysis()) is None:
-        raise GraphrlError("verify: this backend does not report the memory of a compiled function")
-    return memory
 
 
 def _device_bytes(aval: Any, sharding: Any) -> int:
@@ -366,14 +351,14 @@ def verified(
     fault: UnmetError | None = None
     while limit is not None and len(tries) < TRIES:
         try:
-            result, is_lowest = _or_lowest(search, dataclasses.replace(goal, peak=limit), LEAST_LIMIT)
+            result, is_lowest = or_lowest(search, dataclasses.replace(goal, peak=limit), LEAST_LIMIT)
         except UnmetError as error:
             fault = error
             break
         compiled = needed(result.choice)
         tries.append((compiled, result))
         limit = None if is_lowest and compiled > goal.peak else _next_limit(goal.peak, limit, result, compiled)
-    for other in (unplanned, lambda: _or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
+    for other in (unplanned, lambda: or_lowest(regular, dataclasses.replace(goal, peak=0.0), 1.0)[0]):
         if all(compiled > goal.peak for compiled, _ in tries):
             with contextlib.suppress(GraphrlError):  # it may not compile, although others did
                 result = other()
@@ -427,7 +412,7 @@ def _with_compiled(result: Result, compiled: int, above_least: float | None) -> 
     return result._replace(report=dataclasses.replace(result.report, compiled_bytes=compiled, above_least=above_least))
 
 
-def _or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result, bool]:
+def or_lowest(search: SearchFunction, goal: Goal, part: float) -> tuple[Result, bool]:
     """Searches within the goal; if no plan is predicted to meet it, within `part` times the least bytes predicted.
     Returns the plan, and whether the second search was needed.
     """

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_abstract_mesh
 
-from graphrl.errors import ArgumentError, ProblemError
+from graphrl.errors import ArgumentError, GraphrlError, ProblemError
 from graphrl.graphs.roofline import DEFAULT_CHIP, Chip, Interconnect, find_chip, find_link
 from graphrl.optimize import DEFAULT_SECONDS, check_seed
 from graphrl.solvers.base import Budget
@@ -80,11 +80,7 @@ class Settings:
         for name in ("offload", "cache"):
             if not isinstance(getattr(self, name), bool):
                 raise ProblemError(f"{name} is {getattr(self, name)!r}: must be True or False")
-        if not isinstance(self.verify, bool) and not callable(self.verify):
-            raise ProblemError(
-                f"verify is {self.verify!r}: must be True, False or a function that compiles, as "
-                "(function, *args) -> jax.stages.Compiled"
-            )
+        _ = compiler_of(self.verify)
         if self.chip is not None:
             find_chip(self.chip)
         if self.mesh is not None and not isinstance(self.mesh, Mesh | AbstractMesh):
@@ -121,9 +117,7 @@ class Settings:
     @property
     def compiler(self) -> Compiler | None:
         """The function that compiles gradients to verify plans; None without verification."""
-        if isinstance(self.verify, bool):
-            return compile_here if self.verify else None
-        return self.verify
+        return compiler_of(self.verify)
 
     def shardings(self, layout: Layout) -> Callable[[Spec | None], NamedSharding | None]:
         """Returns a function that gives the shardings of arrays, on the devices to compile for.
@@ -171,7 +165,7 @@ class Settings:
         return None if mesh.size == 1 else layout_on(mesh, self.resolved_chip, self.link)
 
     def arguments(self, layout: Layout, structure: Any, avals: Sequence[Any]) -> list[Spec]:
-        """Returns how the arguments of a call are split over devices: as their types say, or `in_shardings`.
+        """Returns how the arguments of a call are split over devices, by their types or `in_shardings`.
 
         Args:
           layout: the devices.
@@ -230,11 +224,55 @@ def _is_sharding(value: Any) -> bool:
     return value is None or isinstance(value, PartitionSpec | NamedSharding)
 
 
+def compiler_of(verify: object) -> Compiler | None:
+    """Returns the function that compiles, given the option `verify`; None without verification.
+
+    Raises:
+      ProblemError: the option is of another type.
+    """
+    if isinstance(verify, bool):
+        return compile_here if verify else None
+    if not callable(verify):
+        raise ProblemError(
+            f"verify is {verify!r}: must be True, False or a function that compiles, as "
+            "(function, *args) -> jax.stages.Compiled"
+        )
+    return verify
+
+
+def compiled_memory(
+    compiler: Compiler, what: str, function: Callable[..., Any], args: Sequence[Any]
+) -> tuple[Any, int]:
+    """Compiles a function to verify a plan; returns XLA's figures of memory, and the number of devices.
+
+    Args:
+      compiler: the function that compiles.
+      what: the function's name in messages.
+      function: the function.
+      args: its arguments as `jax.ShapeDtypeStruct`s, in pytrees.
+
+    Raises:
+      GraphrlError: XLA does not compile it, or the backend does not report memory.
+      ProblemError: the compiler does not return a `jax.stages.Compiled`.
+    """
+    try:
+        compiled = compiler(function, *args)
+    except Exception as error:  # jax raises many types, some without a message
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(" :")
+        raise GraphrlError(f"verify: XLA does not compile {what} (plan without verify): {why}") from error
+    if not hasattr(compiled, "memory_analysis"):
+        raise ProblemError(f"verify gave a {type(compiled).__name__}: must be a jax.stages.Compiled")
+    if (memory := compiled.memory_analysis()) is None:
+        raise GraphrlError("verify: this backend does not report the memory of a compiled function")
+    shardings = jax.tree.leaves(getattr(compiled, "input_shardings", ()))
+    return memory, max((each.num_devices for each in shardings), default=1)
+
+
 def compile_here(function: Callable[..., Any], *args: Any) -> Any:
     """Compiles a function for the shapes `args`, for the devices of their shardings or jax's first device; returns a
     `jax.stages.Compiled`.
     """
-    if any(shape.sharding is not None for shape in args):
+    if any(shape.sharding is not None for shape in jax.tree.leaves(args)):
         return compile_for(function, *args)
     with jax.default_device(jax.devices()[0]):
         return jax.jit(function).lower(*args).compile()
@@ -341,7 +379,7 @@ def _described(leaf: Any) -> str:
 
 
 def _remedy(leaf: Any, static: str) -> str:
-    """Describes valid replacements for a value that is not an array; `static` says how to make the argument static."""
+    """Describes valid replacements for a value that is not an array; `static` is how to make the argument static."""
     if isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "__array__"):
         return "a jax or numpy array of numbers"
     if isinstance(leaf, int):

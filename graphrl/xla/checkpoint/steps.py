@@ -8,7 +8,9 @@ jitted before is traced again within the context, and what was traced outside of
 """
 
 import contextlib
+import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,30 +19,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import register_exclusion
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphrl.errors import GraphrlError, ProblemError
+from graphrl.graphs.readers.jaxpr.work import array_bytes
+from graphrl.graphs.roofline import Chip
 from graphrl.xla import libraries
-from graphrl.xla.checkpoint.derivative import differentiable
+from graphrl.xla.checkpoint.derivative import differentiable, with_split_gradients
 from graphrl.xla.checkpoint.microbatches import Loss, Microbatches
 from graphrl.xla.checkpoint.plans import program_text
 from graphrl.xla.checkpoint.program import CheckpointPlan, lift_tracers, program_of
 from graphrl.xla.checkpoint.rewrite import evaluate, fits
 from graphrl.xla.checkpoint.settings import Static, check_arguments, is_value, join_arguments
+from graphrl.xla.checkpoint.step_shards import Link, StepShards, abstract, marked, step_shards
 from graphrl.xla.decorated import argument_names
 from graphrl.xla.libraries import Arguments, Library
-from graphrl.xla.topology import compile_for, concrete_mesh
+from graphrl.xla.topology import chip_of, compile_for, concrete_mesh
 
 try:  # both gradients call this name, whenever and wherever the user has made them
     from jax._src import api as _api
+    from jax._src import config as _config
 
     _vjp: Any = _api.vjp
+    jax_context: Any = _config.trace_context  # returns the settings of which jax traces a step again if they change
 except (ImportError, AttributeError):
-    _api = _vjp = None  # type: ignore[assignment]
+    _api = _vjp = jax_context = None  # type: ignore[assignment]
 
 register_exclusion(__file__)  # its lines are not the user's
 
-SHARED = "fit is for one device: for several, plan the step's loss by graphrl.checkpoint(in_shardings=...)"
 MESH = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
 
 
@@ -51,13 +57,22 @@ class Rules:
       plans: plans for these functions, in their order; those without one stay as they are.
       count: number of microbatches.
       small: the functions at the size of one microbatch, if there are several.
+      shared: how devices share the step; None on one device, or as long as it is not known.
 
     Attributes:
       losses: fingerprint -> function, in the order of the trace; the same function is there once.
+      shared: as given.
     """
 
-    def __init__(self, plans: Sequence[CheckpointPlan] = (), count: int = 1, small: Sequence[Loss] = ()) -> None:
+    def __init__(
+        self,
+        plans: Sequence[CheckpointPlan] = (),
+        count: int = 1,
+        small: Sequence[Loss] = (),
+        shared: StepShards | None = None,
+    ) -> None:
         self.losses: dict[str, Loss] = {}
+        self.shared = shared
         self._plans, self._count, self._small = plans, count, small
 
     def vjp(self, traced: "_Traced", primals: Sequence[Any], has_aux: bool) -> Any:
@@ -66,14 +81,19 @@ class Rules:
         Raises:
           ProblemError: the function cannot run in microbatches.
         """
-        loss, _ = traced.loss, self.losses.setdefault(traced.loss.fingerprint, traced.loss)
-        number = [*self.losses].index(loss.fingerprint)
+        loss, number = self._loss(traced.loss)
         plan = self._plans[number] if number < len(self._plans) else CheckpointPlan()
         if self._count == 1:
-            plan = _fitting_plan(loss, plan)
+            plan, closed_over = _fitting_plan(loss, plan), traced.closed_over
+            if not self._plans:
+                leaves, structure = jax.tree.flatten(primals)
+                values = marked([*closed_over, *leaves], number)
+                closed_over = values[: len(closed_over)]
+                primals = jax.tree.unflatten(structure, values[len(closed_over) :])
 
             def planned(*primals: Any) -> Any:
-                return traced.result(evaluate(loss.program, plan, [*traced.closed_over, *jax.tree.leaves(primals)]))
+                args = with_split_gradients(loss.program, [*closed_over, *jax.tree.leaves(primals)])
+                return traced.result(evaluate(loss.program, plan, args))
 
             return _vjp(planned, *primals, has_aux=has_aux)
         if number >= len(self._small):
@@ -86,6 +106,12 @@ class Rules:
         whole = [next(left) if wanted else np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf, wanted in own]
         value, *aux = traced.result(results) if has_aux else (traced.result(results),)
         return value, lambda _: jax.tree.unflatten(structure, whole), *aux
+
+    def _loss(self, loss: Loss) -> tuple[Loss, int]:
+        """Returns the function of a gradient, with the shardings of its values, and its number."""
+        if loss.fingerprint not in self.losses:
+            self.losses[loss.fingerprint] = loss if self.shared is None else self.shared.split(len(self.losses), loss)
+        return self.losses[loss.fingerprint], [*self.losses].index(loss.fingerprint)
 
 
 def _fitting_plan(loss: Loss, plan: CheckpointPlan) -> CheckpointPlan:
@@ -160,28 +186,76 @@ class TracedStep(NamedTuple):
       closed: the step as a function of arrays.
       donated: indices of its arguments that are donated.
       losses: the functions of its gradients.
+      shardings: for each argument, its own sharding over several devices; None without.
+      axes: for each argument, the axis of the batch; None without.
+      shared: how devices share it; None on one device, or as long as it is not known.
     """
 
     closed: core.ClosedJaxpr
     donated: tuple[int, ...]
     losses: tuple[Loss, ...]
+    shardings: tuple[Any, ...]
+    axes: tuple[int | None, ...]
+    shared: StepShards | None = None
 
-    def compile(self, chip: str | None) -> "StepMemory":
-        """Compiles the step for a chip, present or not, by default jax's first device; returns its memory.
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes of arguments and results; results in the memory of donated arguments count once; of one device."""
+        local = self.on_one_device()
+        arguments, results = local.in_avals, local.out_avals
+        donated = Counter((arguments[k].shape, arguments[k].dtype) for k in self.donated)
+        reused = donated & Counter((aval.shape, aval.dtype) for aval in results if hasattr(aval, "shape"))
+        shared = sum(array_bytes(jax.ShapeDtypeStruct(*key)) * count for key, count in reused.items())
+        return sum(map(array_bytes, (*arguments, *results))) - shared
+
+    def with_shards(self, chip: Chip, link: Link) -> "TracedStep":
+        """Returns the step, traced as it is, with the shardings of its values; raises as `step_shards`."""
+        shared = step_shards(self.closed, self.shardings, self.losses, chip, link)
+        if shared is None:
+            return self
+        losses = tuple(shared.split(number, loss) for number, loss in enumerate(self.losses))
+        return self._replace(losses=losses, shared=shared)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts into which devices split the batch."""
+        return 1 if self.shared is None else self.shared.parts(self.axes)
+
+    def on_one_device(self) -> core.ClosedJaxpr:
+        """Returns the step as one device runs it, with collectives; for estimates."""
+        return self.closed if self.shared is None else self.shared.one_device(self.closed)
+
+    def mesh(self, chip: str | None) -> Mesh:
+        """Returns the devices to compile for: those of the shardings if they are of the chip, else
+        the same number of the chip.
 
         Raises:
-          ProblemError: the step is for several devices.
+          GraphrlError: XLA has no compiler for the chip here.
+        """
+        mesh = MESH if self.shared is None else self.shared.layout.mesh
+        if isinstance(mesh, Mesh) and chip is not None:
+            is_there = chip.removesuffix("-fp32") == chip_of(mesh.devices.flat[0].device_kind)
+            mesh = mesh if is_there else abstract(mesh)
+        return concrete_mesh(mesh, chip)
+
+    def compile(self, chip: str | None) -> "StepMemory":
+        """Compiles the step for a chip, present or not, by default jax's devices; returns the memory of one device.
+
+        Raises:
           GraphrlError: XLA has no compiler for the chip here, does not compile the step, or reports no memory.
         """
-        sharding = NamedSharding(concrete_mesh(MESH, chip), PartitionSpec())
-        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding) for aval in self.closed.in_avals]
-        try:
-            compiled = compile_for(core.jaxpr_as_fun(self.closed), *shapes, donate_argnums=self.donated)
-        except ValueError as error:
-            if "incompatible devices" not in str(error):
-                raise
-            raise ProblemError(f"the step has shardings over several devices: {SHARED}") from error
-        memory = compiled.memory_analysis()
+        mesh, closed = self.mesh(chip), self.closed
+        if self.shared is None:
+            shardings: list[Any] = [NamedSharding(mesh, PartitionSpec())] * len(self.closed.in_avals)
+        else:
+            layout = dataclasses.replace(self.shared.layout, mesh=mesh)
+            shardings = [layout.sharding(spec) for spec in self.shared.arguments]
+            closed = closed if mesh is self.shared.layout.mesh else abstract(closed)
+        shapes = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+            for aval, sharding in zip(closed.in_avals, shardings, strict=True)
+        ]
+        memory = compile_for(core.jaxpr_as_fun(closed), *shapes, donate_argnums=self.donated).memory_analysis()
         if memory is None:
             raise GraphrlError("fit: this backend does not report the memory of a compiled step")
         sizes = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes
@@ -255,8 +329,8 @@ class Step:
           batch: batch size in place of that of the arguments.
 
         Raises:
-          ProblemError: the arguments do not have the batch or are on several devices, or the step cannot run with
-            another batch or in microbatches.
+          ProblemError: the arguments do not have the batch, or the step cannot run with another batch or in
+            microbatches.
         """
         with self._encoded(args, kwargs) as (target, (encoded_args, encoded_kwargs)):
             call, static = self._static.split(encoded_args, encoded_kwargs)
@@ -264,11 +338,8 @@ class Step:
                 types = jax.ShapeDtypeStruct
                 check_arguments(self._fn, *jax.tree.map(lambda leaf: 0 if isinstance(leaf, types) else leaf, call))
             leaves, structure = jax.tree.flatten(call)
-            devices = max((each.num_devices for leaf in leaves if (each := getattr(leaf, "sharding", None))), default=1)
-            if devices > 1:
-                raise ProblemError(f"the step's arguments are on {devices} devices: {SHARED}")
+            axes = self._axes(args, kwargs, call)
             if batch is not None:
-                axes = self._axes(args, kwargs, call)
                 leaves = [_resized(leaf, axis, batch) for leaf, axis in zip(leaves, axes, strict=True)]
 
             def run(*leaves: Any) -> list[Any]:
@@ -293,7 +364,9 @@ class Step:
             if is_donated and not isinstance(var, core.Literal)
         }
         places = tuple(k for k, var in enumerate(closed.jaxpr.invars) if var in donated)
-        return TracedStep(closed, places, tuple(rules.losses.values()))
+        own = tuple(getattr(leaf, "sharding", None) for leaf in leaves)
+        shardings = tuple(each if each is not None and each.num_devices > 1 else None for each in own)
+        return TracedStep(closed, places, tuple(rules.losses.values()), shardings, tuple(axes), rules.shared)
 
     def static_values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Returns the values of a call's static arguments."""
@@ -354,4 +427,5 @@ def _resized(leaf: Any, axis: int | None, size: int) -> Any:
     if axis is None:
         return leaf
     shape = jnp.shape(leaf)
-    return jax.ShapeDtypeStruct((*shape[:axis], size, *shape[axis + 1 :]), leaf.dtype)
+    sharding = each if isinstance(each := getattr(leaf, "sharding", None), NamedSharding) else None
+    return jax.ShapeDtypeStruct((*shape[:axis], size, *shape[axis + 1 :]), leaf.dtype, sharding=sharding)

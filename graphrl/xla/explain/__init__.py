@@ -43,6 +43,7 @@ from graphrl.xla.explain.memory import (
 from graphrl.xla.explain.remedies import BestOrder, Remedy, best_order, donations, remedies
 from graphrl.xla.explain.report import ARGUMENTS, NEEDED, OTHER, RESULTS, UNLISTED, Cause, Explanation, Place
 from graphrl.xla.hook import with_source_lines, without_disk_cache
+from graphrl.xla.libraries import library_of
 from graphrl.xla.topology import GPU_OPTIONS, GPUS, absent_devices, concrete_mesh
 
 _HEAD = 1 << 20  # bytes that are searched for the words of a message
@@ -98,10 +99,11 @@ def explain(
 
     Args:
       step: a function, with its options if it is from `jax.jit`, `nnx.jit` or `eqx.filter_jit` (donated arguments
-        matter here); or a program that is compiled already: the result of `lower(...)` or `lower(...).compile()`, HLO
-        text, or the path of a file with HLO or of a folder that XLA wrote (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several
-        programs, the one with the longest HLO). Or XLA's message that memory ran out, its exception or a file with it:
-        it lists the largest arrays only, so that there are no remedies.
+        matter here), and jitted as those do if not; or a program that is compiled already: the result of `lower(...)`
+        or `lower(...).compile()`, HLO text, or the path of a file with HLO or of a folder that XLA wrote
+        (`XLA_FLAGS=--xla_dump_to=FOLDER`; of several programs, the one with the longest HLO). Or XLA's message that
+        memory ran out, its exception or a file with it: it lists the largest arrays only, so that there are no
+        remedies.
       *args: arguments of the function: arrays or `jax.ShapeDtypeStruct`s, in pytrees, with shardings if several devices
         share the program.
       message: XLA's message that memory ran out when it compiled or ran this program: the text, the exception, or a
@@ -276,6 +278,11 @@ def _places(memory: Memory) -> list[Place]:
 def _compiled(
     step: Callable[..., Any], args: tuple[Any, ...], chip: str | None, mesh: Mesh | AbstractMesh | None
 ) -> Program:
+    kind = None if hasattr(step, "lower") else library_of(args)
+    if kind is not None:  # jax.jit alone would drop what the step writes to a module of NNX
+        library = kind(step, {})
+        with library.encoded(args, {}) as (encoded, _):
+            return _compiled(jax.jit(library.pure), encoded, chip, mesh)
     jitted: Any = step if hasattr(step, "lower") else jax.jit(step)
     if chip is None and not isinstance(mesh, AbstractMesh):
         return read_program(_jax_stage(jitted.lower(*args)))

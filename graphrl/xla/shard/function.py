@@ -2,7 +2,8 @@
 
 The plan's shardings are written into the function as constraints: results and operands of each equation are split
 by its strategy. XLA's partitioner then inserts the collectives. Under a limit of memory, a gathered value
-is not kept from the forward to the backward pass: it is gathered again.
+is not kept from the forward to the backward pass: it is gathered again. With `verify` the search is repeated within
+less until XLA's figure keeps the limit.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from graphrl.sharding.problem import UNLIMITED, ShardingProblem
 from graphrl.sharding.search import search
 from graphrl.units import format_bytes, parse_bytes
 from graphrl.xla.checkpoint.collectives import moves
+from graphrl.xla.checkpoint.settings import Compiler, compiled_memory, compiler_of
 from graphrl.xla.checkpoint.shards import Layout, Scope, Spec, layout_on
 from graphrl.xla.decorated import function_name
 from graphrl.xla.shard.program import UNIT, Program
@@ -29,6 +31,8 @@ from graphrl.xla.shard.strategies import is_splittable
 from graphrl.xla.topology import chip_here, concrete_mesh
 
 SECONDS = 10.0  # of the search, by default
+TRIES = 4  # most plans that are compiled for one limit
+MARGIN = 0.005  # share of the limit by which the next search stays below it
 FAR = 50  # equations after which a value is gathered again under a limit, rather than kept
 
 
@@ -43,10 +47,12 @@ class ShardReport:
       unsplit_seconds: the same if each device computes everything.
       collectives: bytes that one device sends, by kind of collective.
       peak_bytes: most bytes on one device at any time.
+      compiled_bytes: the same by XLA, with `verify`: arguments, results and temporaries; else None.
       limit: limit of these; None without one.
       nodes, strategies: size of the problem.
       arguments: path of an argument -> how it is split, for those that are.
       unknown: primitive whose equations every device computes in whole -> their number.
+      compilations: number of plans that XLA has compiled.
     """
 
     function: str
@@ -60,15 +66,18 @@ class ShardReport:
     strategies: int
     arguments: Mapping[str, PartitionSpec]
     unknown: Mapping[str, int]
+    compiled_bytes: int | None = None
+    compilations: int = 0
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{size} {axis}" for axis, size in self.mesh.items())
         within = "" if self.limit is None else f" of {format_bytes(self.limit)}"
+        verified = "" if self.compiled_bytes is None else f"; {format_bytes(self.compiled_bytes)} by XLA"
         sent = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in self.collectives.items() if size)
         lines = [
             f"{self.function} on {mesh} devices: {self.nodes:,} nodes, {self.strategies:,} strategies",
             f"estimated {1e3 * self.seconds:.3f} ms a call; {1e3 * self.unsplit_seconds:.3f} ms if nothing is split",
-            f"memory {format_bytes(self.peak_bytes)}{within} a device",
+            f"memory {format_bytes(self.peak_bytes)}{within} a device{verified}",
             f"sent by a device: {sent or 'nothing'}",
         ]
         if self.unknown:
@@ -144,6 +153,25 @@ class ShardableFunction:
         jitted = jax.jit(run, in_shardings=in_shardings, out_shardings=out_shardings)
         return ShardedFunction(jitted, in_shardings, out_shardings, self._report(plan, inputs))
 
+    def compiled_bytes(self, own: ShardedFunction, compiler: Compiler) -> int:
+        """Compiles the split function; returns XLA's bytes on one device: arguments, results and temporaries.
+
+        Args:
+          own: the function, from `apply`.
+          compiler: compiles a function for shapes with shardings.
+
+        Raises:
+          GraphrlError: XLA does not compile it, or the backend does not report memory.
+        """
+        shapes = [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+            for aval, sharding in zip(self.program.closed.in_avals, jax.tree.leaves(own.in_shardings), strict=True)
+        ]
+        args = jax.tree.unflatten(self._inputs, shapes)
+        memory, _ = compiled_memory(compiler, "the split function", own.jitted, args)
+        sizes = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes
+        return int(sum(sizes) - memory.alias_size_in_bytes)
+
     def _report(self, plan: np.ndarray, inputs: Sequence[NamedSharding]) -> ShardReport:
         problem, program = self.problem, self.program
         arguments = {
@@ -216,6 +244,7 @@ def shard(
     chip: str | Chip | None = None,
     link: str | Interconnect | Mapping[str, str | Interconnect] | None = None,
     seed: int = 0,
+    verify: bool | Compiler = False,
 ) -> ShardedFunction:
     """Splits a function over the devices of a mesh such that a call takes the least estimated time.
 
@@ -230,16 +259,50 @@ def shard(
 
     Args:
       fn, mesh, *args, memory, chip, link: as in `graphrl.shard_problem`.
-      seconds: search time in seconds; tracing and compilation of the search itself come on top.
+      seconds: search time in seconds; tracing and compilation of the search itself come on top. With `verify`, of each
+        search.
       seed: seed of the search's random numbers.
+      verify: whether XLA compiles the plan, for the mesh's devices, and its figure decides whether `memory` is kept. If
+        it is exceeded, the search is repeated within less, until four plans have been compiled; the estimate is mostly
+        some percent below XLA's figure. Or a function that compiles, as `(function, *args) -> jax.stages.Compiled`.
 
     Raises:
-      ProblemError: as `graphrl.shard_problem`, or no plan was found that fits into memory.
-      GraphrlError: as `graphrl.shard_problem`.
+      ProblemError: as `graphrl.shard_problem`; or no plan was found that fits into memory (with `verify`, one line
+        states the least bytes reached by XLA's figure).
+      GraphrlError: as `graphrl.shard_problem`; with `verify`, XLA does not compile the function.
     """
+    compiler = compiler_of(verify)
     split = shard_problem(fn, mesh, *args, memory=memory, chip=chip, link=link)
+    if compiler is not None:
+        return _verified(split, compiler, seconds, seed)
     plan, _ = search(split.problem, seconds, seed=seed)
     return split.apply(plan.strategies)
+
+
+def _verified(split: ShardableFunction, compiler: Compiler, seconds: float, seed: int) -> ShardedFunction:
+    """Searches for plans and compiles them, until one is within the limit by XLA's figure; raises as `shard`."""
+    limit, low, high, compiled = split.problem.limit, 0, split.problem.limit, list[int]()
+    following = limit
+    while len(compiled) < TRIES and (following == limit or low < following < high):
+        try:
+            plan, _ = search(dataclasses.replace(split.problem, limit=following), seconds, seed=seed)
+        except ProblemError:  # nothing fits by the estimate
+            if not compiled:
+                raise
+            low = following
+            following = (low + high) // 2 if high - low > 2 * MARGIN * limit else 0
+            continue
+        own = split.apply(plan.strategies)
+        compiled.append(split.compiled_bytes(own, compiler))
+        if compiled[-1] <= limit:
+            report = dataclasses.replace(own.report, compiled_bytes=compiled[-1], compilations=len(compiled))
+            return dataclasses.replace(own, report=report)
+        high = own.report.peak_bytes
+        following = max(low + 1, high - (compiled[-1] - limit) - int(MARGIN * limit))
+    raise ProblemError(
+        f"memory is {format_bytes(limit)}: the least reached in {len(compiled)} compilations is "
+        f"{format_bytes(min(compiled))} ({min(compiled):,} bytes) a device by XLA"
+    )
 
 
 def _unplaced(leaf: Any) -> jax.ShapeDtypeStruct:

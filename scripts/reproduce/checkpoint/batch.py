@@ -5,6 +5,7 @@ methods are equal, for small programs on CPUs and for full ones elsewhere.
 """
 
 import functools
+import math
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from graphrl.bench.machine import device_name
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
-from graphrl.xla.checkpoint.fit_search import PRECISION, largest_size
+from graphrl.xla.checkpoint.largest import PRECISION, largest_size
 from reproduce.checkpoint.budgets import fitted
 from reproduce.checkpoint.measured import (
     FITTED,
@@ -79,20 +80,21 @@ def _of_method(settings: Settings, program: str, method: str, room: int) -> int:
 
     # Bytes are nearly linear in the batch.
     start = max(1, int(own * room * 1e9 / max(1.0, needed(own))))
-    return largest_size(lambda size: needed(size) <= room * 1e9, start)
+    return largest_size(needed, room * 1e9, start)
 
 
 def _fitted(settings: Settings, program: str, room: int, start: int) -> int:
     """Returns the largest batch for which a plan of graphrl's fits; the search starts from `start`."""
 
-    def fits(size: int) -> bool:
+    def needed(size: int) -> float:
         key = {"what": "fitted", "program": program, "room": room, "batch": size, "size": settings.size}
         figures = settings.measurements.get(
             key, lambda: fitted(build(program, batch=size), int(room * 1e9), verify=True)[1]
         )
-        return figures is not None and figures["predicted"] is not None
+        fits = figures is not None and figures["predicted"] is not None  # plans use all of the room, at any size
+        return 0.0 if fits else math.inf
 
-    return largest_size(fits, start)
+    return largest_size(needed, room * 1e9, start)
 
 
 TOLERANCE = 1e-6  # of the largest number of the gradient

@@ -1,11 +1,15 @@
-"""Sections `fit` and `fit-batch`: whole training steps within memory of one device, under `graphrl.fit` and by hand.
+"""Sections `fit`, `fit-sharded` and `fit-batch`: whole training steps within memory, under `graphrl.fit` and by hand.
 
-By hand: a rule around each layer, and microbatches in a `lax.scan`, in all combinations (`models/whole.py`).
+By hand: a rule around each layer, and microbatches in a `lax.scan`, in all combinations (`models/whole.py`). The steps
+of `fit-sharded` are shared by eight devices: a fully sharded transformer, and tensor-parallel Llama over 2 x 4, both
+with their layers in a `lax.scan`.
 """
 
 import functools
+import math
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +17,14 @@ import jax
 import graphrl
 from graphrl.compare.report import markdown
 from graphrl.errors import GraphrlError
+from graphrl.graphs.roofline import find_chip
 from graphrl.units import format_seconds
-from graphrl.xla.checkpoint.fit_search import largest_size
+from graphrl.xla.checkpoint.largest import PRECISION, largest_size
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from graphrl.xla.checkpoint.settings import Static, UnmetError
 from graphrl.xla.checkpoint.steps import Rules, Step
-from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, Settings, covered
+from reproduce.checkpoint import sharded
+from reproduce.checkpoint.measured import CHIP, NONE, POLICIES, WHOLE, WHOLE_SHARDED, Settings, covered
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import whole
 from reproduce.models.losses import Wrap, undecorated
@@ -26,13 +32,19 @@ from reproduce.models.whole import Whole
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GiB
+BATCH_ROOMS = (80,)  # GiB, for the largest batches
+SHARDED_ROOMS = (10, 20, 40)  # GiB of each of eight devices
 COUNTS = (1, 2, 4, 8)  # of microbatches
-SECONDS = 3.0  # of each search
+SECONDS, SHARDED_SECONDS = 3.0, 6.0  # of each search
 RULES: Mapping[str, Wrap] = {
     NONE: undecorated,
     "nothing saveable": functools.partial(jax.checkpoint, policy=POLICIES["nothing saveable"]),
     "dots saveable": functools.partial(jax.checkpoint, policy=POLICIES["dots saveable"]),
 }
+
+
+HAND = [(rule, count) for rule in RULES for count in COUNTS]
+SHARDED_HAND = [(rule, count) for rule in (NONE, "nothing saveable") for count in (1, 2, 4)]
 
 
 class Kind(NamedTuple):
@@ -60,13 +72,16 @@ STEPS = {
 }  # fmt: skip
 
 
-def selected(settings: Settings) -> tuple[str, ...]:
+def selected(settings: Settings, names: tuple[str, ...] = WHOLE) -> tuple[str, ...]:
     """Returns the steps to measure."""
-    return tuple(name for name in (WHOLE[2:] if settings.quick else WHOLE) if name in (settings.programs or WHOLE))
+    return tuple(name for name in (names[-1:] if settings.quick else names) if name in (settings.programs or names))
 
 
 def build(settings: Settings, name: str, batch: int | None = None) -> Whole:
     """Builds a step by its name; `batch` overrides the batch of its size."""
+    if name in WHOLE_SHARDED:
+        shared = sharded.build(name, small=settings.quick, chip=CHIP)
+        return whole.sharded_decoder(shared.program, shared.shardings, shared.wrap)
     kind = STEPS[name]
     sizes = dict(kind.small if settings.quick else kind.full)
     return kind.build(**sizes if batch is None else sizes | {"batch": batch})
@@ -81,8 +96,9 @@ def _by_hand(settings: Settings, name: str, rule: str, count: int, batch: int | 
     def measured() -> Figures:
         step = build(settings, name, batch)
         traced = Step(step.step(RULES[rule], count), {}, Static(), {}).trace(Rules(), step.args, {})
-        memory = traced.compile(CHIP)
-        return {"total": memory.total, "outside": memory.outside, "seconds": gradient_seconds(traced.closed, CHIP)}
+        traced = traced.with_shards(find_chip(CHIP), None)
+        memory, seconds = traced.compile(CHIP), gradient_seconds(traced.on_one_device(), CHIP)
+        return {"total": memory.total, "outside": memory.outside, "seconds": seconds}
 
     return settings.measurements.get(key, measured)
 
@@ -99,7 +115,8 @@ def _fitted(settings: Settings, name: str, room: int, *, largest: bool = False) 
             "batch_axis": step.batch_axis,
             "chip": CHIP,
             "cache": False,
-            "seconds": SECONDS,
+            "seconds": SHARDED_SECONDS if name in WHOLE_SHARDED else SECONDS,
+            "progress": functools.partial(print, file=sys.stderr, flush=True),
         }
         try:
             fitted = graphrl.fit(own, *step.args, largest_batch=largest, **options)
@@ -114,24 +131,46 @@ def _fitted(settings: Settings, name: str, room: int, *, largest: bool = False) 
     return settings.measurements.get(key, measured)
 
 
-def _rooms(settings: Settings, name: str) -> list[int]:
-    """Returns the limits in bytes; of the small size, shares of the step as it is."""
+def _rooms(settings: Settings, name: str, rooms: Sequence[int] = ()) -> list[int]:
+    """Returns limits in bytes, by default those of its kind of step; of the small size, shares of the step as it is."""
     if not settings.quick:
-        return [room * 2**30 for room in ROOMS]
+        return [room * 2**30 for room in rooms or (SHARDED_ROOMS if name in WHOLE_SHARDED else ROOMS)]
     plain = _by_hand(settings, name, NONE, 1)
     assert plain is not None
     return [int(plain["outside"] + share * (plain["total"] - plain["outside"])) for share in (0.3, 0.6, 1.0)]
 
 
 def fit(settings: Settings) -> Iterator[Table]:
+    """Yields the table of steps within memory, then one of the combinations by hand for each step; raises as
+    `_within`.
+    """
+    yield from _within(settings, WHOLE, HAND, "Whole steps", "the whole step by XLA's compiler for an H200")
+
+
+def fit_sharded(settings: Settings) -> Iterator[Table]:
+    """Yields the same for steps that eight devices share."""
+    where = f"one of {sharded.DEVICES} devices by XLA's compiler for H200, which are not there"
+    yield from _within(settings, WHOLE_SHARDED, SHARDED_HAND, "Whole sharded steps", where)
+
+
+def _within(
+    settings: Settings, names: tuple[str, ...], combinations: Sequence[tuple[str, int]], title: str, where: str
+) -> Iterator[Table]:
     """Yields the table of steps within memory, then one of the combinations by hand for each step.
+
+    Args:
+      settings: the script's options.
+      names: the steps.
+      combinations: rules a layer and numbers of microbatches by hand.
+      title: title of the table.
+      where: what has the memory, and by which compiler.
 
     Raises:
       GraphrlError: the step without a rule was not measured.
     """
     lines, kept, ahead, details, total, compared = [], 0, 0, [], 0, 0
-    for name in selected(settings):
-        hand = {(rule, count): _by_hand(settings, name, rule, count) for rule in RULES for count in COUNTS}
+    for name in selected(settings, names):
+        hand = {each: _by_hand(settings, name, *each) for each in combinations}
         plain = hand[NONE, 1]
         if plain is None:
             raise GraphrlError(f"{name}: the step without a rule was not measured")
@@ -162,19 +201,19 @@ def fit(settings: Settings) -> Iterator[Table]:
             lines.append([*cells, f"{own['took']:.0f}"])
         details.append(_of_step(settings, name, hand))
     how = (
-        "Memory of the whole step by XLA's compiler for an H200: arguments, results and temporaries, less results in "
+        f"Memory of {where}: arguments, results and temporaries, less results in "
         "donated arguments, in MiB. The number after each method is that of the microbatches. Slowdowns are against "
         f"the step as it is, by roofline of {CHIP}. By hand: the fastest by the same estimate that fits, of "
-        f"{len(RULES)} rules a layer times {len(COUNTS)} numbers of microbatches."
+        f"{len(combinations)} combinations of a rule a layer and a number of microbatches."
     )
     summary = (
         f"`graphrl.fit` is within the memory in {kept} of {total} cases, and by estimate as fast as the best "
         f"combination by hand, or faster, in {ahead} of {compared}"
         f"{' for which all combinations are measured' if compared < total else ''}."
-        f"{covered(selected(settings), WHOLE)}"
+        f"{covered(selected(settings, names), names)}"
     )
     headings = ["step", "memory", "graphrl.fit", "needs", "slowdown", "by hand", "needs", "slowdown", "fitting, s"]
-    yield settings.measurements.table("Whole steps", how, markdown(headings, lines), summary=summary)
+    yield settings.measurements.table(title, how, markdown(headings, lines), summary=summary)
     yield from details
 
 
@@ -195,27 +234,37 @@ def fit_batch(settings: Settings) -> Iterator[Table]:
     """Yields the table of the largest batches without microbatches, with a row for each step."""
     lines, gains = [], []
     for name in selected(settings):
-        whole = {rule: each for rule in RULES if (each := _by_hand(settings, name, rule, 1)) is not None}
-        rule = min(whole, key=lambda each: whole[each]["total"])
-        for room in _rooms(settings, name):
+        rules = {rule: each for rule in RULES if rule != NONE and (each := _by_hand(settings, name, rule, 1))}
+        rule = min(rules, key=lambda each: rules[each]["total"])
+        for room in _rooms(settings, name, BATCH_ROOMS):
             own = _fitted(settings, name, room, largest=True)
             if own is None:
                 continue
-            by_hand = largest_size(functools.partial(_fits, settings, name, rule, room), own["batch"] or 1)
-            ours = own["batch"] if own["total"] is not None else 0
+            by_hand = _largest_by_hand(settings, name, rule, room, rules[rule])
+            ours, needs = (0, "-") if own["total"] is None else (own["batch"], mebibytes(own["total"]))
             gains.append(max(1, ours) / max(1, by_hand))
-            lines.append([name, mebibytes(room), str(ours), rule, str(by_hand), f"{own['took']:.0f}"])
+            plan = "-" if own["total"] is None else own["plan"]
+            lines.append([name, mebibytes(room), str(ours), plan, needs, rule, str(by_hand), f"{own['took']:.0f}"])
     how = (
-        "The largest batch whose whole step fits by XLA's compiler for an H200, without microbatches; by hand, with "
-        "the rule around each layer that needs least. Memory in MiB. A batch 2% larger does not fit."
+        "The largest batch whose whole step fits by XLA's compiler for an H200, without microbatches: under "
+        "`graphrl.fit(..., largest_batch=True)`, and by hand with the rule around each layer that needs least at the "
+        "step's own batch. Memory in MiB. With the plan of least memory found, or with the rule, a batch "
+        f"{PRECISION:.0%} larger does not fit."
     )
     mean = sum(gains) / max(1, len(gains))
     summary = f"On the mean `graphrl.fit` finds {mean:.2f} times the batch of the best rule by hand."
     summary += covered(selected(settings), WHOLE)
-    headings = ["step", "memory", "graphrl.fit", "rule by hand", "its batch", "fitting, s"]
+    headings = ["step", "memory", "graphrl.fit", "its plan", "needs", "rule by hand", "its batch", "fitting, s"]
     yield settings.measurements.table("Largest batches of whole steps", how, markdown(headings, lines), summary=summary)
 
 
-def _fits(settings: Settings, name: str, rule: str, room: int, batch: int) -> bool:
-    figures = _by_hand(settings, name, rule, 1, batch)
-    return figures is not None and figures["total"] <= room
+def _largest_by_hand(settings: Settings, name: str, rule: str, room: int, own: Figures) -> int:
+    """Returns the largest batch under a rule; `own` has the figures for the step's own batch."""
+
+    def needed(batch: int) -> float:
+        figures = _by_hand(settings, name, rule, 1, batch)
+        return math.inf if figures is None else figures["total"]
+
+    batch = (STEPS[name].small if settings.quick else STEPS[name].full)["batch"]
+    temporaries = own["total"] - own["outside"]  # nearly linear in the batch
+    return largest_size(needed, room, max(1, int(batch * (room - own["outside"]) / temporaries)))

@@ -27,7 +27,7 @@ from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce import launcher
 from reproduce.gpu_compile import executable_for_gpu, memory_of
 from reproduce.launcher import check_known, names, option
-from reproduce.measurements import Figures, Measurements
+from reproduce.measurements import Figures
 from reproduce.models import images, language
 from reproduce.models.losses import Program, undecorated
 
@@ -127,6 +127,7 @@ SHARDED = (
     "data-parallel vision transformer", "data-parallel U-Net",
 )  # fmt: skip
 WHOLE = ("Optax decoder", "NNX vision transformer", "Equinox decoder")  # programs of `fit`
+WHOLE_SHARDED = ("fully sharded step", "tensor-parallel step")  # programs of `fit-sharded`
 CHIP = "h200"  # of predicted times
 NONE = "none"
 POLICIES: Mapping[str, Any] = {
@@ -223,7 +224,6 @@ class Settings(launcher.Settings):
     device: str = option(
         "", "of which sections `device` and `values` have figures in --out, if not the one that is here", metavar="NAME"
     )
-    stored: bool = option(False, "measure nothing: tables of the figures in --out")
 
     def check(self) -> None:
         """Checks programs, methods and the chip.
@@ -231,14 +231,9 @@ class Settings(launcher.Settings):
         Raises:
           GraphrlError: a program, method or chip is not known.
         """
-        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED, *WHOLE))
+        check_known("program", self.programs or (), (*PROGRAMS, *LONG, *SHARDED, *WHOLE, *WHOLE_SHARDED))
         check_known("method", self.methods or (), (*GRADIENTS, *XLA, *WAITING, FITTED))
         find_chip(self.chip)
-
-    @functools.cached_property
-    def measurements(self) -> Measurements:
-        """File of measurements."""
-        return Measurements(self.out / "measured.jsonl", retry=self.retry, stored=self.stored)
 
     @property
     def selected(self) -> tuple[str, ...]:

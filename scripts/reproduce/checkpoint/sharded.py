@@ -40,13 +40,14 @@ from reproduce.checkpoint.measured import (
     SHARDED,
     TIMED,
     WAITING,
+    WHOLE_SHARDED,
     Settings,
     covered,
 )
 from reproduce.gpu_compile import memory_of
 from reproduce.measurements import Figures, mebibytes, ratio
 from reproduce.models import images, language
-from reproduce.models.losses import Program, Wrap, undecorated
+from reproduce.models.losses import Program, Wrap, shaped_on, undecorated
 from reproduce.results import Table
 
 DEVICES = 8
@@ -87,6 +88,15 @@ def _experts(path: str, shape: tuple[int, ...]) -> P:
     return P("data") if path.endswith(("['up']", "['down']")) else P()
 
 
+def _stacked(split: Split) -> Split:
+    """Returns how weights are split if those of all layers are stacked."""
+
+    def of(path: str, shape: tuple[int, ...]) -> P:
+        return P(None, *split(path, shape[1:])) if "'layers'" in path else split(path, shape)
+
+    return of
+
+
 _ALL, _MESH = {"data": DEVICES}, {"data": 2, "model": 4}
 _TEXT = {"batch": 16, "depth": 8, "width": 2048, "heads": 16, "tokens": 1024, "words": 32768}
 _SMALL_TEXT = {"batch": 8, "depth": 3, "width": 32, "heads": 4, "tokens": 8, "words": 64}
@@ -110,6 +120,14 @@ PROGRAMS = {
     SHARDED[5]: Kind(
         images.u_net, {"batch": 128, "side": 64, "widths": (64, 128, 256)}, {"batch": 8, "side": 8, "widths": (8,)},
         _ALL, lambda path, shape: P(),
+    ),
+    WHOLE_SHARDED[0]: Kind(
+        language.transformer, {**_TEXT, "batch": 128, "scanned": True}, {**_SMALL_TEXT, "scanned": True}, _ALL,
+        _stacked(fully),
+    ),
+    WHOLE_SHARDED[1]: Kind(
+        language.llama, {**_LLAMA[0], "batch": 64, "scanned": True}, {**_LLAMA[1], "scanned": True}, _MESH,
+        _stacked(_tensor),
     ),
 }  # fmt: skip
 
@@ -139,8 +157,7 @@ class Sharded(NamedTuple):
     @property
     def args(self) -> tuple[Any, ...]:
         """Its arguments as `jax.ShapeDtypeStruct`s with shardings."""
-        pairs = self.program.args, self.shardings
-        return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), *pairs)
+        return shaped_on(self.program.args, self.shardings)
 
     def loss(self, wrap: Wrap) -> Any:
         """Returns the loss with a rule around its layers."""

@@ -37,6 +37,9 @@ class Settings(launcher.Settings):
     evaluations: int = option(4000, "of a run", quick=200)
     times: tuple[float, ...] = option((1.0, 60.0), "seconds of a run", quick=(0.2,), parse=seconds, metavar="S,...")
     seeds: int = option(5, "of each method on each workload", quick=2)
+    policies: tuple[str, ...] = option(
+        (), "further checkpoints of graphrl train egrl, for the section transfer", parse=names, metavar="PATH,..."
+    )
 
     def check(self) -> None:
         """Checks methods and workloads.

@@ -53,6 +53,8 @@ def _players(settings: Settings) -> dict[str, str]:
     players["untrained"] = _method(settings, untrained(Policy, Policy.settings()))
     players[SHIPPED] = _method(settings, shipped)
     players["the policy that ships, or its hint"] = f"egrl-policy:checkpoint={copy_policy(shipped, settings.out)}"
+    for number, path in enumerate(settings.policies, 1):
+        players[f"the same training again, {number}"] = _method(settings, Policy.load(path))
     return players | {name: name for name in OPPONENTS}
 
 

@@ -196,21 +196,33 @@ def mixture_of_experts(
 
 
 def llama(
-    *, batch: int, depth: int, width: int, heads: int, groups: int, hidden: int, tokens: int, words: int
+    *,
+    batch: int,
+    depth: int,
+    width: int,
+    heads: int,
+    groups: int,
+    hidden: int,
+    tokens: int,
+    words: int,
+    scanned: bool = False,
 ) -> Program:
-    """Llama's layers (Touvron et al., 2023) with attention in groups of heads (Ainslie et al., 2023)."""
+    """Llama's layers (Touvron et al., 2023) with attention in groups of heads (Ainslie et al., 2023), in sequence or in
+    a `lax.scan`.
+    """
     head = width // heads
     shapes: Shapes = {"q": (width, width), "o": (width, width), "norms": (2, width)}
     shapes |= {"k": (width, groups * head), "v": (width, groups * head)}
     shapes |= {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
 
     def attend(w: Any, x: jax.Array) -> jax.Array:
-        q = _turned((x @ w["q"]).reshape(batch, tokens, heads, head)).reshape(batch, tokens, groups, -1, head)
-        k = _turned((x @ w["k"]).reshape(batch, tokens, groups, head))
-        v = (x @ w["v"]).reshape(batch, tokens, groups, head)
+        texts = len(x)
+        q = _turned((x @ w["q"]).reshape(texts, tokens, heads, head)).reshape(texts, tokens, groups, -1, head)
+        k = _turned((x @ w["k"]).reshape(texts, tokens, groups, head))
+        v = (x @ w["v"]).reshape(texts, tokens, groups, head)
         scores = jnp.einsum("btghd,bsgd->bghts", q, k) / head**0.5
         shares = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((1, 1, 1, tokens, tokens), bool)), scores, -1e9))
-        return jnp.einsum("bghts,bsgd->btghd", shares, v).reshape(batch, tokens, width) @ w["o"]
+        return jnp.einsum("bghts,bsgd->btghd", shares, v).reshape(texts, tokens, width) @ w["o"]
 
     def layer(w: Any, x: jax.Array) -> jax.Array:
         x = x + attend(w, _scaled(x, w["norms"][0]))
@@ -222,13 +234,17 @@ def llama(
 
         def of_weights(weights: Any, texts: jax.Array) -> jax.Array:
             x = weights["embed"][texts]
-            for w in weights["layers"]:
-                x = wrapped(w, x)
+            if scanned:
+                x, _ = lax.scan(lambda x, w: (wrapped(w, x), None), x, weights["layers"])
+            else:
+                for w in weights["layers"]:
+                    x = wrapped(w, x)
             return _surprise(_scaled(x, weights["norm"]) @ weights["head"], texts)
 
         return of_weights
 
-    weights = {"embed": (words, width), "norm": (width,), "head": (width, words), "layers": [shapes] * depth}
+    layers: Any = {name: (depth, *shape) for name, shape in shapes.items()} if scanned else [shapes] * depth
+    weights = {"embed": (words, width), "norm": (width,), "head": (width, words), "layers": layers}
     return Program(loss, shaped(weights), lambda key: (_texts(key, batch, tokens, words),))
 
 

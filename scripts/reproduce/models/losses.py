@@ -58,6 +58,11 @@ def shaped(tree: Any) -> Any:
     )
 
 
+def shaped_on(args: Any, shardings: Any) -> Any:
+    """Returns arguments as `jax.ShapeDtypeStruct`s with shardings."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), args, shardings)
+
+
 class Network(NamedTuple):
     """Calls of modules in a forward pass: `module, *inputs -> outputs`.
 

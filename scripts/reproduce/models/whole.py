@@ -4,6 +4,7 @@ Each function builds a `Whole`: its `step` takes a rule for layers and a number 
 Steps donate weights and optimizer states. Arguments are shapes; nothing is computed.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from reproduce.models import language
-from reproduce.models.losses import Wrap
+from reproduce.models.losses import Program, Wrap, shaped_on
 
 _RULE = optax.adamw(3e-4)
 
@@ -34,11 +36,17 @@ class Whole(NamedTuple):
     batch_axis: dict[str, int]
 
 
-def averaged(value_and_grad: Callable[..., Any], params: Any, batch: Any, count: int) -> Any:
-    """Returns value and gradient of a mean over the batch, in microbatches."""
+def averaged(
+    value_and_grad: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    count: int,
+    split: Callable[[Any], Any] = lambda parts: parts,
+) -> Any:
+    """Returns value and gradient of a mean over the batch, in microbatches; `split` splits these over devices."""
     if count == 1:
         return value_and_grad(params, batch)
-    parts = jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
+    parts = split(jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch))
     first = jax.tree.map(lambda x: x[0], parts)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: value_and_grad(params, first)))
 
@@ -65,6 +73,41 @@ def optax_decoder(**sizes: Any) -> Whole:
 
     params, texts, key = program.args
     return Whole(of, (params, jax.eval_shape(_RULE.init, params), texts, key), {"texts": 0})
+
+
+def sharded_decoder(program: Program, shardings: tuple[Any, ...], constrain: Wrap) -> Whole:
+    """Decoder that several devices share, under Optax's AdamW; gradients are constrained to the split of the weights.
+
+    Args:
+      program: its loss.
+      shardings: how its weights, its texts and what else it takes are split.
+      constrain: wrapper for layers, whose results are split as the batch is.
+    """
+    of_params, of_texts, *others = shardings
+    parts = NamedSharding(of_texts.mesh, PartitionSpec(None, *of_texts.spec))
+
+    def of(wrap: Wrap, count: int) -> Callable[..., Any]:
+        loss = program.loss(lambda layer: wrap(constrain(layer)))
+
+        def step(params: Any, moments: Any, texts: jax.Array, *key: jax.Array) -> Any:
+            def gradient_of(params: Any, texts: jax.Array) -> Any:
+                value, gradient = jax.value_and_grad(loss)(params, texts, *key)
+                return value, lax.with_sharding_constraint(gradient, of_params)
+
+            split = functools.partial(lax.with_sharding_constraint, shardings=parts)
+            value, gradient = averaged(gradient_of, params, texts, count, split)
+            updates, moments = _RULE.update(gradient, moments, params)
+            return optax.apply_updates(params, updates), moments, value
+
+        return jax.jit(step, donate_argnums=(0, 1))
+
+    params, texts, *key = program.args
+    whole = NamedSharding(of_texts.mesh, PartitionSpec())
+    of_moments = optax.tree.map_params(
+        _RULE, lambda _, own: own, jax.eval_shape(_RULE.init, params), of_params, transform_non_params=lambda _: whole
+    )
+    args = params, jax.eval_shape(_RULE.init, params), texts, *key
+    return Whole(of, shaped_on(args, (of_params, of_moments, of_texts, *others)), {"texts": 0})
 
 
 class _NnxLayer(nnx.Module):

@@ -82,7 +82,7 @@ GPU_ORDERS = (
 )
 QUICK = ("cell/training/b2", "cell/inference/b2")
 
-_TEXT = {"width": 256, "heads": 8, "words": 4096, "batch": 4}
+_TEXT: Any = {"width": 256, "heads": 8, "words": 4096, "batch": 4}
 UPDATES: dict[str, Callable[[], Update]] = {
     "eight branches in a scan": steps.eight_branches,
     "transformer in a scan": lambda: updated(

@@ -1,6 +1,6 @@
 """Section `jax`: training steps that `graphrl.shard` splits over eight devices, and the same steps split by hand.
 
-Steps are `value_and_grad` of losses of `reproduce.checkpoint.sharded`, with fewer layers, compiled for eight H200 that
+Steps are `value_and_grad` of losses of `reproduce.checkpoint.sharded`, compiled for eight H200 that
 are not there. By hand, the batch and the results of each layer are split over the devices; weights are whole (*data
 parallel*), split too (*fully sharded*), or split by expert (*expert parallel*). graphrl gets the loss without any
 sharding.
@@ -18,9 +18,10 @@ from jax.sharding import PartitionSpec as P
 
 import graphrl
 from graphrl.compare.report import markdown
-from graphrl.errors import GraphrlError, ProblemError
+from graphrl.errors import GraphrlError
+from graphrl.xla.checkpoint.settings import Compiler
 from graphrl.xla.topology import compile_for
-from reproduce.checkpoint.measured import CHIP, SHARDED
+from reproduce.checkpoint.measured import CHIP, SHARDED, covered
 from reproduce.checkpoint.sharded import DEVICES, PROGRAMS, Sharded, build, fully
 from reproduce.gpu_compile import memory_of
 from reproduce.measurements import Figures, mebibytes, ratio
@@ -32,11 +33,8 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 STEPS = {"transformer": SHARDED[0], "mixture of experts": SHARDED[3]}
 BY_HAND = ("data parallel", "fully sharded", "expert parallel")
 FREE, LIMITED = "graphrl", "graphrl, limited"
-DEPTH = 2  # layers
 SHARE = 0.9  # limit of memory, of what data parallel needs
-SECONDS = 30.0  # of graphrl's search
-MARGIN = 0.97  # of the limit, for the next try
-TRIES = 3  # compilations until XLA's figure keeps the limit
+SECONDS = 30.0  # of each search of graphrl
 BITS = {"pred": 8, "bf16": 16, "f16": 16, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f64": 64, "s64": 64, "u64": 64}
 _COLLECTIVE = re.compile(
     r" = (?P<result>.*?) (?P<kind>all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
@@ -47,25 +45,32 @@ _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 
 def from_jax(settings: Settings) -> Iterator[Table]:
     """Yields the table of bytes that a device sends and of its memory, for each step and way to split it."""
-    lines, kept, shares = [], 0, []
+    lines, kept, shares, steps = [], 0, [], []
     for step in STEPS:
         rows = {method: own for method in _methods(step) if (own := _figures(settings, step, method)) is not None}
-        if missing := {BY_HAND[0], FREE, LIMITED} - {*rows}:
-            raise GraphrlError(f"{step}: {min(missing)} was not measured")
+        if {BY_HAND[0], FREE, LIMITED} - {*rows}:
+            continue
+        steps.append(step)
         limit = _limit(rows[BY_HAND[0]])
         lines += [_line(step, method, own, limit) for method, own in rows.items()]
         kept += _total(rows[LIMITED]) <= limit
         shares.append(_sent(rows[FREE]) / min(_sent(rows[method]) for method in BY_HAND if method in rows))
+    if not steps:
+        raise GraphrlError(f"no step was measured by {BY_HAND[0]}, {FREE} and {LIMITED}")
     how = (
-        f"Steps of {DEPTH} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the collectives in "
-        "XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. Memory is XLA's: "
-        f"arguments, results and temporaries, in MiB; the limit is {SHARE:.0%} of data parallel's. If XLA's figure "
-        f"exceeds it, graphrl gets a lower one, up to {TRIES} times in all. Predicted memory is that of the problem."
+        f"Steps of {settings.layers} layers. Bytes that one of {DEVICES} H200 sends in a step, in MiB, of the "
+        "collectives in XLA's module: a ring of n devices sends (n - 1) / n of an array, twice for an all-reduce. "
+        "Memory is XLA's: arguments, results and temporaries, in MiB; the limit is "
+        f"{SHARE:.0%} of data parallel's, which graphrl "
+        "verifies (`verify=`). Predicted memory is that of the problem. Searches have at most "
+        f"{SECONDS:.0f} s for each plan that is compiled; planning is tracing, strategies and searches together."
     )
-    headings = ["step", "split", "sent", *KINDS, "memory", "within the limit", "predicted", "planning and compiling, s"]
+    headings = ["step", "split", "sent", *KINDS, "memory", "within the limit", "predicted", "nodes"]
+    headings += ["planning, s", "compiling, s", "plans compiled"]
     summary = (
         f"Without a limit a device sends {' and '.join(map(ratio, shares))} of the bytes of the best split by hand "
-        f"({' and '.join(STEPS)}); {kept} of {len(STEPS)} limits of memory are kept, which data parallel exceeds."
+        f"({' and '.join(steps)}); {kept} of {len(steps)} limits of memory are kept, which data parallel exceeds."
+        f"{covered(steps, [*STEPS])}"
     )
     yield settings.measurements.table("Steps from JAX", how, markdown(headings, lines), summary=summary)
 
@@ -74,7 +79,8 @@ def _line(step: str, method: str, own: Figures, limit: int) -> list[str]:
     predicted = mebibytes(own["predicted"]) if own["predicted"] else "-"
     return [
         step, method, mebibytes(_sent(own)), *(mebibytes(own[kind]) for kind in KINDS), mebibytes(_total(own)),
-        "yes" if _total(own) <= limit else "no", predicted, f"{own['seconds']:.0f}",
+        "yes" if _total(own) <= limit else "no", predicted, f"{own['nodes']:,}" if own["nodes"] else "-",
+        f"{own['planning']:.0f}", f"{own['compiling']:.0f}", str(own["compilations"]),
     ]  # fmt: skip
 
 
@@ -95,7 +101,8 @@ def _figures(settings: Settings, step: str, method: str) -> Figures | None:
             return None
         limit = _limit(whole)
     key = {"what": "jax", "step": step, "method": method, "quick": settings.quick, "limit": limit}
-    return settings.measurements.get(key, functools.partial(_compiled, step, method, settings.quick, limit))
+    key["layers"] = settings.layers
+    return settings.measurements.get(key, functools.partial(_compiled, settings, step, method, limit))
 
 
 def _limit(whole: Mapping[str, Any]) -> int:
@@ -106,31 +113,34 @@ def _total(own: Mapping[str, Any]) -> int:
     return int(own["arguments"] + own["results"] + own["temporaries"])
 
 
-def _compiled(step: str, method: str, quick: bool, limit: int | None) -> Figures:
-    sharded, started = build(STEPS[step], small=quick, chip=CHIP, depth=DEPTH), time.perf_counter()
+def _compiled(settings: Settings, step: str, method: str, limit: int | None) -> Figures:
+    sharded = build(STEPS[step], small=settings.quick, chip=CHIP, depth=settings.layers)
+    started = time.perf_counter()
+    modules, compiling = list[Any](), list[float]()
+
+    def compiler(function: Any, *args: Any, **options: Any) -> Any:
+        before = time.perf_counter()
+        modules.append(compile_for(function, *args, **options))
+        compiling.append(time.perf_counter() - before)
+        return modules[-1]
+
+    report = None
     if method in BY_HAND:
-        return _measured(_by_hand(sharded, method), started, 0)
-    gradient, memory, figures = jax.value_and_grad(sharded.program.loss(undecorated)), limit, None
-    for _ in range(TRIES):
-        try:
-            own = graphrl.shard(
-                gradient, sharded.mesh, *sharded.program.args, memory=memory, chip=CHIP, seconds=SECONDS
-            )
-        except ProblemError:  # nothing fits by the model, whose figure is below XLA's
-            break
-        args = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), sharded.program.args, own.in_shardings
-        )
-        figures = _measured(compile_for(own.jitted, *args), started, own.report.peak_bytes)
-        if limit is None or memory is None or _total(figures) <= limit:
-            break
-        memory = int(MARGIN * min(memory, own.report.peak_bytes) * limit / _total(figures))
-    if figures is None:
-        raise GraphrlError(f"{step}: no plan fits into {limit:,} bytes")
-    return figures
+        _by_hand(sharded, method, compiler)
+    else:
+        gradient = jax.value_and_grad(sharded.program.loss(undecorated))
+        report = graphrl.shard(
+            gradient, sharded.mesh, *sharded.program.args, memory=limit, chip=CHIP, seconds=SECONDS, verify=compiler
+        ).report
+    seconds, memory = time.perf_counter() - started, memory_of(modules[-1])
+    return {
+        **memory._asdict(), **sent(modules[-1].as_text()), "predicted": report.peak_bytes if report else 0,
+        "nodes": report.nodes if report else 0, "compilations": len(modules), "compiling": sum(compiling),
+        "planning": seconds - sum(compiling),
+    }  # fmt: skip
 
 
-def _by_hand(sharded: Sharded, method: str) -> Any:
+def _by_hand(sharded: Sharded, method: str, compiler: Compiler) -> None:
     """Compiles a step that is split by hand."""
 
     def split(path: Any, leaf: Any) -> NamedSharding:
@@ -141,13 +151,7 @@ def _by_hand(sharded: Sharded, method: str) -> Any:
     of_params = jax.tree_util.tree_map_with_path(split, sharded.program.params)
     own = sharded._replace(shardings=(of_params, *sharded.shardings[1:]))
     results = NamedSharding(own.mesh, P()), of_params
-    return compile_for(jax.value_and_grad(own.loss(undecorated)), *own.args, out_shardings=results)
-
-
-def _measured(compiled: Any, started: float, predicted: int) -> Figures:
-    seconds = time.perf_counter() - started
-    memory = memory_of(compiled)
-    return {**memory._asdict(), **sent(compiled.as_text()), "seconds": seconds, "predicted": predicted}
+    compiler(jax.value_and_grad(own.loss(undecorated)), *own.args, out_shardings=results)
 
 
 def sent(module: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Section `parts`: the same search without its reduction, its messages, or its moves of trees."""
+"""Section `parts`: the same search without its reduction, its messages, its moves of trees, or its exact search."""
 
 import statistics
 from collections.abc import Iterator

@@ -7,7 +7,8 @@ from pathlib import Path
 from graphrl.errors import GraphrlError
 from graphrl.process import count_cores
 from graphrl.sharding.problem import read_problem
-from graphrl.sharding.search import Parts, compile_moves, search
+from graphrl.sharding.search import compile_moves, search
+from graphrl.sharding.worker import Parts
 from reproduce import launcher
 from reproduce.launcher import check_known, names, option
 from reproduce.measurements import Figures
@@ -48,6 +49,7 @@ PARTS = {
     "no reduction": Parts(reduction=False),
     "no messages": Parts(messages=False),
     "no trees": Parts(trees=False),
+    "no exact": Parts(exact=False),
 }
 
 
@@ -62,6 +64,11 @@ class Settings(launcher.Settings):
     )
     seeds: int = option(1, "seeds of each search", quick=1)
     share: float = option(1.0, "share of the contest's time limits", quick=0.02)
+    policies: tuple[str, ...] = option(
+        (), "checkpoints of graphrl train sharding, for the section learning", parse=names, metavar="PATH,..."
+    )
+    budget: float = option(2.0, "seconds of a search on an instance in the section learning", quick=0.3)
+    layers: int = option(8, "layers of the steps of `jax`", quick=2)
     processor_time: bool = option(False, "count the processor's time of one thread instead of the clock's")
 
     def check(self) -> None:
@@ -71,8 +78,9 @@ class Settings(launcher.Settings):
           GraphrlError: an instance is not known or missing, or the share is not above 0.
         """
         check_known("instance", self.instances, tuple(RESULTS))
-        if not self.share > 0:
-            raise GraphrlError(f"--share {self.share:g}: must be above 0")
+        for option_name in ("share", "budget"):
+            if not getattr(self, option_name) > 0:
+                raise GraphrlError(f"--{option_name} {getattr(self, option_name):g}: must be above 0")
         for name in self.instances if {*self.sections} - {"jax"} else ():
             path(self.data, name)
 

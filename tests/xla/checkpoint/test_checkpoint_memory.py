@@ -14,6 +14,7 @@ from graphrl.xla.checkpoint.derivative import Order, derivative, orders_of, padd
 from graphrl.xla.checkpoint.fusion import fusion_of, materialized_values
 from graphrl.xla.checkpoint.gradient import gradient_of
 from graphrl.xla.checkpoint.program import Program, program_of
+from graphrl.xla.checkpoint.solvers.choice import Pricing
 from graphrl.xla.checkpoint.solvers.level import Level
 
 
@@ -92,7 +93,8 @@ def test_transposed_operands_count_at_the_peak() -> None:
 
     x, same, swapped = jnp.ones((8, 16, 4)), jnp.ones((8, 16, 64)), jnp.ones((16, 8, 64))
     as_it_is = peak(lambda x: loss(x, same, (0, 1)), x)
-    assert peak(lambda x: loss(x, swapped, (1, 0)), x) == as_it_is + swapped.nbytes
+    transposed = peak(lambda x: loss(x, swapped, (1, 0)), x)
+    assert as_it_is + swapped.nbytes - x.nbytes <= transposed <= as_it_is + swapped.nbytes
 
 
 def level_of(loss: Any, *args: Any) -> tuple[Program, Level]:
@@ -189,3 +191,28 @@ def test_summed_values_with_other_readers_take_bytes(axis: int, is_written: bool
     (value,) = (value for value in fusion.written if own.node(value.node).type == "sin")
     assert not fusion.written[value]  # to save seconds its readers compute it
     assert materialized_values(own, fusion)[value] == is_written
+
+
+def test_gradients_of_softmaxes_are_not_written_over_an_operand() -> None:
+    """XLA reduces a row in the kernel that then writes it; a gradient without a reduction is written in place."""
+
+    def scored(of_rows: Any) -> Any:
+        return lambda x, w, v: jnp.square(of_rows(x @ w) @ v).sum()
+
+    x, w, v = jnp.ones((64, 8)), jnp.ones((8, 64)), jnp.ones((64, 2))
+    plain, softmax = peak(scored(jnp.tanh), x, w, v), peak(scored(jax.nn.softmax), x, w, v)
+    assert softmax > plain + 0.9 * 4 * 64 * 64
+
+
+def test_kept_values_use_the_memory_of_gradients() -> None:
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            x = jnp.sin(x @ w)
+        return x.sum()
+
+    x, weights = jnp.ones((16, 32)), [jnp.ones((32, 32))] * 8
+    program, level = level_of(lambda x, *weights: loss(list(weights), x), x, *weights)
+    assert level.result_bytes.tolist() == [x.nbytes, *[4 * 32 * 32] * 8]
+    plain = Pricing(gradient_of(program, [True] * 9, find_chip("h200")).gradient).plain
+    assert plain.kept > 14 * x.nbytes
+    assert plain.peak < level.workspace.max() + 9 * x.nbytes  # the library's workspace, and half of the kept values

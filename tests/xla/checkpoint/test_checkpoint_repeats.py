@@ -121,6 +121,21 @@ def test_layers_are_cut_at_their_start_even_at_the_program_s_start() -> None:
     assert any((begins == own).all() for own in cuts(gradient.levels[0]))
 
 
+def test_layers_are_cut_after_an_embedding() -> None:
+    def embedded(weights: list[jax.Array], table: jax.Array, words: jax.Array) -> jax.Array:
+        return loss(layer)(weights, table[words])
+
+    closed = jax.make_jaxpr(embedded)(list(WEIGHTS), jnp.zeros((1000, X.shape[1])), jnp.zeros(len(X), int))
+    program = program_of(closed)
+    first = next(k for k, eqn in enumerate(program.equations) if eqn.primitive.name == "gather") + 1
+    length = len(jax.make_jaxpr(layer)(WEIGHTS[0], X).eqns)
+    gradient = gradient_of(program, [True] * (LAYERS + 1) + [False], find_chip("h200")).gradient
+    begins = np.full(len(gradient.levels[0].separate), INSIDE)
+    begins[first + length * np.arange(LAYERS)] = RECOMPUTE
+    begins[[0, first + length * LAYERS]] = PLAIN
+    assert any((begins == own).all() for own in cuts(gradient.levels[0]))
+
+
 def test_regular_plans_are_within_the_time_of_a_rule_for_each_layer() -> None:
     def seconds(fn: Any) -> float:
         return gradient_seconds(jax.make_jaxpr(jax.value_and_grad(fn))(list(WEIGHTS), X), "h200")

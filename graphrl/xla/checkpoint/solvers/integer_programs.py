@@ -44,7 +44,7 @@ SECONDS = 0.03  # time limit for each
 # Units of all bytes and of all seconds. OR-Tools multiplies weights by profits, and aborts above 64 bits: here products
 # are about 2^62 at most. Each value's seconds are rounded up by less than 2^-29 of all; bytes below 4 GiB are exact.
 ROOM_UNITS, WORTH_UNITS = 2**32, 2**30
-KINDS = 7  # number of cuts into segments that are tried with each
+KINDS = 9  # number of cuts into segments that are tried with each
 # Constraint programs.
 MOST_VALUES = 3_000
 PARTS = (1.0, 0.85, 0.7, 0.5)  # shares of the limit: the program ignores the bytes that a step needs in addition

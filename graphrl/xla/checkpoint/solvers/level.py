@@ -54,6 +54,9 @@ class Level(NamedTuple):
       kernel_from, kernel_reads: the values that each kernel reads, in compressed rows.
       kernel_copies: for each read in `kernel_reads`, size of the transposed copy of the value that the kernel needs, in
         bytes. No copy is needed if the kernel's own segment computes the value again, in the required layout.
+      result_bytes, result_kernel: size of each gradient that is a result of the function, ascending, and the first
+        kernel that writes it; none in a loop.
+      fitting: values no larger than a result, largest first: while they are kept, they may use its memory.
       cotangent_place, cotangent_seconds: for each gradient that is written to memory only if a recomputed segment needs
         it: place of the equation whose derivative computes it, and the seconds to write it.
       cotangent_from, cotangent_to, cotangent_home: the readers of these gradients, in compressed rows; for each reader,
@@ -91,6 +94,9 @@ class Level(NamedTuple):
     kernel_from: np.ndarray  # [b + 1] int64
     kernel_reads: np.ndarray  # [r] int64
     kernel_copies: np.ndarray  # [r] float64
+    result_bytes: np.ndarray  # [g] float64
+    result_kernel: np.ndarray  # [g] int64
+    fitting: np.ndarray  # [i] int64
     cotangent_place: np.ndarray  # [h] int64
     cotangent_seconds: np.ndarray  # [h] float64
     cotangent_from: np.ndarray  # [h + 1] int64

@@ -4,6 +4,7 @@ The backward pass goes through the segments of a level from the last to the firs
 it first computes, in order, the values that its kernels need and that are not kept; then the kernels run. Compilers
 may order ops freely within a segment, so this is an upper bound on the memory, and close to it. In other segments jax
 keeps the values that kernels read; outside of loops, compilers compute values that are not materialized on the fly.
+Kept values that fit use the memory of the function's results until these are written.
 
 Moved values are copied to the host one after another, and back in the same way; each direction has a separate link
 (`send`, `fetch`). A copy starts once its value is computed. The value's memory is free at the next heavy value that is
@@ -36,6 +37,9 @@ class Work(NamedTuple):
     arrived: np.ndarray  # [n] float64, for each moved value, seconds from the start of the forward pass to its arrival
     position: np.ndarray  # [n] int64, the step that computes a value again
     last_run: np.ndarray  # [ops] int64, the segment that last ran an op again
+    ran: np.ndarray  # [b] int64, the step of each kernel
+    inside: np.ndarray  # [n] bool, kept values that are in the memory of results until these are written
+    used: np.ndarray  # [g] bool, results whose memory has such a value
     rerun: np.ndarray  # [n] bool, values that a stretch of a loop computes again before it runs backward
     forward: np.ndarray  # [n + 2] float64, changes of live bytes
     backward: np.ndarray  # [m + 2] float64, changes of live bytes
@@ -58,7 +62,8 @@ def work(level: Level) -> Work:
     last_run = np.zeros(int(level.op.max(initial=0)) + 1, np.int64)
     forward, (backward, extra, seconds, fetched, starts) = np.zeros(n + 2), (np.zeros(steps + 2) for _ in range(5))
     fetch_since, arrived, rerun, prices = np.zeros(steps + 2, np.int64), np.zeros(n), np.zeros(n, bool), np.zeros(8)
-    values = stored, mark, stack, last, fetch_step, first, sent, arrived, position, last_run, rerun
+    ran, inside, used = np.zeros(b, np.int64), np.zeros(n, bool), np.zeros(len(level.result_bytes), bool)
+    values = stored, mark, stack, last, fetch_step, first, sent, arrived, position, last_run, ran, inside, used, rerun
     return Work(*values, forward, backward, extra, seconds, fetched, fetch_since, starts, prices)
 
 
@@ -159,6 +164,7 @@ def price(
     if moves:
         send(level, work, segment, recomputed)
         fetch(level, work, step)
+    _share(level, work)
     _forward(level, work)
     _backward(level, work, step)
     work.prices[4] += _cotangent_seconds(level, segment, recomputed)
@@ -188,6 +194,7 @@ def _region(level: Level, work: Work, s: int, start: int, stop: int, kernel: int
             if not _is_later(level, level.kernel_reads[k], stop):
                 _read(work, level.kernel_reads[k], begin, step)
         _read_later(level, work, q, s, stop, begin, step)
+        work.ran[q] = step
         work.extra[step], work.seconds[step] = _extra(level, work, q, s), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
@@ -339,10 +346,29 @@ def _plain(level: Level, work: Work, stop: int, kernel: int, kernel_stop: int, s
                 work.stored[v] = KEPT
                 work.last[v] = -1  # a later segment that computed the value separately does not load it
             _read(work, v, step, step)
+        work.ran[q] = step
         work.extra[step], work.seconds[step] = _extra(level, work, q, integer(NOWHERE)), level.kernel_seconds[q]
         work.backward[step + 2] = 0.0
         step += 1
     return step
+
+
+@part
+def _share(level: Level, work: Work) -> None:
+    """Finds kept values, largest first, that use the memory of a result until its kernel runs: the smallest one that
+    has room for it. Kept values are all in memory when the backward pass starts, so each result has room for one.
+    """
+    work.inside[:] = False
+    work.used[:] = False
+    for k in range(len(level.fitting)):
+        v = level.fitting[k]
+        if work.stored[v] != KEPT:
+            continue
+        for g in range(len(level.result_bytes)):
+            is_free = not work.used[g] and level.result_bytes[g] >= level.bytes[v]
+            if is_free and work.last[v] < work.ran[level.result_kernel[g]]:
+                work.inside[v] = work.used[g] = True
+                break
 
 
 @part
@@ -355,7 +381,9 @@ def _forward(level: Level, work: Work) -> None:
         work.prices[0] += level.bytes[v] * (stored == KEPT)
         work.prices[1] += level.bytes[v] * (stored == MOVED)
         work.prices[4] += level.keep_seconds[v] * (stored != RECOMPUTED)
-        if level.place[v] == ARGUMENT or not ((level.needed[v] and level.materialized[v]) or stored != RECOMPUTED):
+        if work.inside[v] or level.place[v] == ARGUMENT:
+            continue
+        if stored == RECOMPUTED and not (level.needed[v] and level.materialized[v]):
             continue
         work.forward[v] += level.bytes[v]
         if stored != KEPT or level.trips > 0:  # a loop writes kept values directly into its own array
@@ -372,7 +400,7 @@ def _forward(level: Level, work: Work) -> None:
 def _backward(level: Level, work: Work, steps: int) -> None:
     """Computes the peak of the backward pass."""
     for v in range(len(level.bytes)):
-        if work.stored[v] == RECOMPUTED or work.last[v] < 0:
+        if work.stored[v] == RECOMPUTED or work.last[v] < 0 or work.inside[v]:
             continue
         if level.trips > 0 and not level.materialized[v] and work.stored[v] == KEPT:  # read from the loop's array
             continue

@@ -96,7 +96,8 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
 
     The first is a single segment. The others cut between layers, at alike places and at narrow places. They recompute
     all segments, or those between the first and the last cut, or those before the last cut. The latter needs a single
-    cut, or a first layer that may start with the program.
+    cut, or a first layer that may start with the program. If more comes before the first layer, such as an embedding,
+    that may be computed once.
     """
     yield one_segment(level)
     if not len(level.separate):
@@ -114,6 +115,9 @@ def cuts(level: Level) -> Iterator[np.ndarray]:
             yield _segments_at(level, group, plain=group[-1:])
         if len(group) > 1:
             yield _segments_at(level, group, plain=(0, group[-1]))
+            if (first := _first_layer(across, group)) is not None:
+                yield _segments_at(level, (first, *group), plain=(0, group[-1]))
+                yield _segments_at(level, (first, *group), plain=(0,))
 
 
 def _segments_at(level: Level, places: Sequence[int], plain: Sequence[int]) -> np.ndarray:
@@ -140,6 +144,13 @@ def _layers(across: np.ndarray, alike: Sequence[np.ndarray]) -> Iterator[np.ndar
         begin, end = max(ends.tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
         if end - begin > 1:
             yield places[begin:end]
+
+
+def _first_layer(across: np.ndarray, places: Sequence[int]) -> int | None:
+    """Returns the first place with nearly the bytes across of the first of these places; None without."""
+    share = across[1 : places[0]] / max(across[places[0]], 1.0)
+    alike = np.flatnonzero((share >= 1 / WIDER) & (share <= WIDER))
+    return 1 + int(alike[0]) if len(alike) else None
 
 
 def _begin_the_program(places: np.ndarray) -> bool:

@@ -1,0 +1,1 @@
+"""Sharding: a graph network scores the strategies of a reduced sharding problem, as a guide of `graphrl.sharding`."""
