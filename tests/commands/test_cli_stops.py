@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import psutil
 import pytest
 from command_line import check_failure, compiled_lists
 from worked_example import TINY
@@ -99,7 +100,8 @@ def test_ctrl_c_in_a_real_search(tmp_path: Path) -> None:
     command += ["--devices", "2", "--output", str(tmp_path / "plan.json"), "--method", "anneal-schedule"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(6)
+        while psutil.Process(process.pid).cpu_times().user < 8:  # it has a plan, however busy the machine is
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:

@@ -225,7 +225,13 @@ def test_a_scheduler_that_is_lost_ends_the_comparison(
     monkeypatch.setattr("graphrl.compare.cluster._CONNECT_SECONDS", 1.0)
     rows: list[Row] = []
     with started_scheduler(tmp_path) as (address, process), workers(tmp_path, address, "--no-nanny"):
-        killer = threading.Timer(1.0, process.send_signal, [end])
+
+        def end_in_a_run() -> None:
+            while not (tmp_path / "sleeping").exists():
+                time.sleep(0.05)
+            process.send_signal(end)
+
+        killer = threading.Thread(target=end_in_a_run, daemon=True)
         killer.start()
         with pytest.raises(GraphrlError, match=f"^the cluster at {address} is lost: "):
             rows.extend(execute_all(runs_of("list", seeds=2), cluster=address, prepare=sleep_a_minute))

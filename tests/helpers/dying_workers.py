@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import graphrl.compare.runs as execute_module
 from graphrl.plan import Plan
@@ -25,9 +26,13 @@ def die_of_diamonds() -> None:
 
 
 def sleep_a_minute() -> None:
-    """Makes every run in the worker take a minute."""
+    """Makes every run in the worker take a minute, and leave a file `sleeping` in the worker's folder as it begins."""
+
+    def sleep(task: Task) -> None:
+        Path("sleeping").touch()
+        time.sleep(60)
 
     def find_solver(name: str):  # type: ignore[no-untyped-def]
-        return lambda task: time.sleep(60)
+        return sleep
 
     execute_module.find_solver = find_solver  # type: ignore[attr-defined, assignment]
