@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guide", metavar="CHECKPOINT",
         help="start from the best labels of a policy of `graphrl train sharding`, and move most where it is least "
-        "certain",
+        "certain; --seconds includes the time that the policy needs to compile and run",
     )  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="write the plan as JSON, and every better one at once")
     parser.add_argument("--plot", metavar="FILE", help="write a picture of memory and costs: .png, .svg or .pdf")
@@ -89,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches for a plan, writes it and prints its figures; returns the exit code."""
-    started = time.perf_counter()
     check_seed(args.seed)
     limit = args.seconds
     if limit is None:
@@ -104,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     check_outputs({"--output": args.output, "--plot": args.plot}, args.problem)
     check_pictures(args.plot)
     guide = None if args.guide is None else _guide(args.guide, args.seed)
+    started = time.perf_counter()
     problem = load_problem(args.problem)
     expected = limit if math.isfinite(limit) else args.evaluations / RATE
     with _progress(problem, expected) as show:

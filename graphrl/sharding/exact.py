@@ -88,15 +88,24 @@ def narrow_problem(ascent: Ascent, most: int) -> Reduced:
     return restrict_problem(reduced._replace(edge_cost=edge_cost), lower <= limit)
 
 
+def is_available() -> bool:
+    """Loads CP-SAT, which takes half a second; False where another package's symbols clash."""
+    try:
+        or_tools()
+    except ProblemError:
+        return False
+    return True
+
+
 def solve_exactly(reduced: Reduced, most: int, limits: Limits) -> Answer:
     """Searches for the best plan of a cost of at most `most` by CP-SAT.
 
     Bytes are limited at some times first, and where a plan exceeds the room, in the next round.
+
+    Raises:
+      ProblemError: CP-SAT cannot be imported.
     """
-    try:
-        cp_model = or_tools()
-    except ProblemError:  # another package's symbols clash
-        return UNKNOWN
+    cp_model = or_tools()
     model, chosen = _program(reduced, most)
     times, spent = len(reduced.room), 0.0
     wrong = np.unique(np.linspace(0, times - 1, min(times, ROWS)).astype(np.int64))
@@ -121,7 +130,7 @@ def solve_exactly(reduced: Reduced, most: int, limits: Limits) -> Answer:
 
 
 def _solve(solver: Any, model: Any, limits: Limits, work: float) -> int:
-    """Runs CP-SAT until it ends, or is told to stop, or for deterministic seconds of `work`; returns its status."""
+    """Runs CP-SAT until it ends, `limits.stop`, or `work` deterministic seconds have passed; returns its status."""
     for name, value in {
         "max_deterministic_time": work, "random_seed": limits.seed, "num_workers": 1, "linearization_level": 2,
         "catch_sigint_signal": False, "absolute_gap_limit": 0.0,  # a gap in floats, 0 for close costs above 2^53

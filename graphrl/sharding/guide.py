@@ -63,8 +63,7 @@ class Settled(NamedTuple):
 def settle(reduced: Reduced, rounds: int) -> Settled:
     """Raises the bound of a reduced problem of at least one group for a number of rounds: the same on every machine."""
     model = moves.model_of(reduced)
-    rows = zip(model.offset[:-1], model.offset[1:], strict=True)
-    state = moves.start(model, np.array([model.cost[a:b].argmin() for a, b in rows]), 0.0, 0)
+    state = moves.start(model, moves.least_labels(model), 0.0, 0)
     ascent = Ascent(reduced, model, float(max(1, state.numbers[moves.COST])))
     for _ in range(rounds):
         _place(model, state, ascent, ascent.step())

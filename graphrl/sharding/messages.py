@@ -211,7 +211,7 @@ def _gather(model: Model, messages: Messages, v: int) -> int:
 
 @inlined
 def _pull(model: Model, messages: Messages, v: int, x: int, moves: bool) -> int:
-    """Returns the least that incidence x of group v has left; `moves` what it has left for each strategy to v."""
+    """Returns the least that incidence x of group v has left; if `moves`, moves what each strategy has left to v."""
     w = model.other[x]
     own, across, message = model.own[x], model.across[x], messages.message
     back, to = messages.offset[x], messages.offset[messages.opposite[x]]

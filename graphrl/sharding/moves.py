@@ -7,6 +7,7 @@ so far is checked at all times; the time at which it fails the most is watched f
 Costs of every strategy under the neighbours' present ones are kept up to date: a proposal looks at two of them.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,11 @@ def check_costs(model: Model) -> None:
         raise ProblemError(
             f"every plan costs {least:,} or more, of at most {model.cap:,} here: use a larger unit for costs"
         )
+
+
+def least_labels(model: Model) -> np.ndarray:
+    """Returns the labels of least cost without edges, `[g] int64`."""
+    return np.array([model.cost[a:b].argmin() for a, b in itertools.pairwise(model.offset)], np.int64)
 
 
 def start(model: Model, label: np.ndarray, weight: float, seed: int) -> State:

@@ -33,7 +33,7 @@ class Reduced(NamedTuple):
       root: `[n + 2 k] int64`, group of each node of the full problem; g for nodes with one strategy, and -1 - j for
         those of eliminated group j. Behind the nodes, the groups of both neighbours of each eliminated one.
       table_offset, table: the strategy of node v, by strategy of its group, is at `table_offset[v]` of `table`. For
-        neighbours of eliminated groups it is the row, as the place of its start, and the column of the next table.
+        neighbours of eliminated groups it is the offset of the row in the group's part of `pair_table`, and the column.
       pair_offset, pair_table: the strategy of eliminated group j, by those of its neighbours, is at `pair_offset[j]`
         of `pair_table`; k groups in the order of their elimination.
     """

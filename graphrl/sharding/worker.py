@@ -20,6 +20,7 @@ from graphrl.sharding.exact import (
     STEPS,
     Answer,
     Limits,
+    is_available,
     narrow_problem,
     solve_part,
     solve_restricted,
@@ -38,7 +39,8 @@ SETTLED, AGAIN = 80, 20  # steps without progress after which the bound has sett
 SOLVE_SHARE = 0.4  # most of the time so far that exact searches of the whole take
 MAX_PAIRS = 60_000  # pairs of strategies that CP-SAT takes
 PAIRS = 10_000  # of them that it takes for each of its seconds
-NARROWED = 10  # multiple of this number up to which an exact search of the whole is worth its bounds
+NARROWED = 10  # an exact search of the whole, which takes bounds first, needs at most this multiple of those pairs
+SMALL = 2_000  # pairs up to which the first exact search is for the optimum
 NEAREST = 1e-3  # where an exact search starts above the bound, relative to it
 FARTHER = 2  # factor of this distance after a proof; without an answer it is divided by it
 NEARER = 0.9  # the gap must have shrunk by this factor before strategies are left out again
@@ -171,6 +173,7 @@ class Worker:
         self.cycles = 0  # so far
         self.freed = 30.0  # groups of the next part that is solved exactly
         self.ahead, self.solving, self.attempt = NEAREST, 0.0, 0.0  # of exact searches of the whole: see `_solve`
+        self.solves = False  # exactly: as soon as CP-SAT is there
         self._enter()
 
     def _enter(self) -> None:
@@ -184,8 +187,7 @@ class Worker:
         if self.shared.cost is not None:
             label = self.reduced.project(self.shared.strategies)
         else:
-            rows = zip(model.offset[:-1], model.offset[1:], strict=True)
-            label = np.array([model.cost[a:b].argmin() for a, b in rows])
+            label = moves.least_labels(model)
         self.state = moves.start(model, label, self.per_byte, int(self.random.integers(2**31)))
         guide = self.shared.guide
         self.scratch = moves.scratch_of(model, None if guide is None else guide.roots(self.reduced))
@@ -198,15 +200,18 @@ class Worker:
             if self.shared.guide is not None:
                 self._follow(self.shared.guide.labels)
             self._find_plan()
+            self.solves = self.parts.exact and is_available()  # loads CP-SAT before its time is measured
             if self.number == 0 and self.parts.messages:
                 self._prove(self.budget.elapsed + DUAL_SHARE * (self.budget.total - self.budget.elapsed))
+                if len(self.reduced.edge_cost) <= SMALL:
+                    self._solve()
             cycle, begin = CYCLE * len(self.model.cost), self.budget.elapsed
             while not self.shared.done:
                 self._cycle(cycle)
                 cycle = int(cycle * GROWTH)
                 if self.parts.exact and self.number == 0 and self._leave_out():
                     self._prove(self.budget.elapsed + DUAL_SHARE * (self.budget.total - self.budget.elapsed))
-                if self.parts.exact:
+                if self.solves:
                     self._repair(REPAIRS * (self.budget.elapsed - begin))
                 begin = self.budget.elapsed
                 if self.number == 0:
@@ -359,19 +364,21 @@ class Worker:
     def _solve(self) -> None:
         """Searches exactly for a plan a little above the bound, then further above, as far as CP-SAT can follow.
 
+        Small problems are searched at once for any plan that is better than the best.
         All exact searches of the whole have a share of the time so far, and after one without an answer the next has
         twice its time.
         """
         shared, ascent, budget = self.shared, self.shared.ascent, self.budget
-        if not self.parts.exact or ascent is None or not self._fits(ascent):
+        if not self.solves or ascent is None or not self._fits(ascent):
             return
         while not shared.done and (seconds := SOLVE_SHARE * budget.elapsed - self.solving) > self.attempt:
             begin, limits = budget.elapsed, self._limits(seconds)
             if len(self.reduced.edge_cost) > NARROWED * limits.pairs:
                 break
             budget.count += STEPS
-            most = shared.bound + int(self.ahead * (shared.bound - self.reduced.constant)) + 1
-            most = min(most, PROHIBITIVE - 1 if shared.cost is None else shared.cost)
+            least, most = shared.bound, PROHIBITIVE - 1 if shared.cost is None else shared.cost
+            if len(self.reduced.edge_cost) > SMALL or self.attempt:
+                most = min(most, least + int(self.ahead * (least - self.reduced.constant)) + 1)
             answer = solve_part(ascent, most, limits)
             self._take(answer)
             shared.raise_bound(answer.bound)

@@ -134,6 +134,8 @@ class Data:
         if is_whole:
             config = _whole_set_config(config)
         train, held_out = (load(names) for names in (config.train, config.validation))
+        if config.augment and not all(isinstance(graph, ComputationGraph) for graph in train):
+            raise ProblemError("data.augment is True: must be False for an agent whose problems are not graphs")
         duplicates = {graph.name for graph in train} & {graph.name for graph in held_out}
         _check_disjoint("train", "validation", min(duplicates, default=None))
         for name in ("train", "validation"):

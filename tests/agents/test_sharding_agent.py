@@ -208,6 +208,25 @@ def test_settled_labels_cost_what_they_say(seed: int) -> None:
         assert one.cost + reduced.constant == problem.total_cost(plan)
 
 
+def test_what_no_search_can_keep_has_no_features_either() -> None:
+    random, edges = np.random.default_rng(4), np.array(list(itertools.combinations(range(6), 2)))
+    dear = dataclasses.replace(
+        random_problem(0), edges=edges, offset=np.arange(0, 19, 3), edge_offset=np.arange(0, 136, 9),
+        cost=random.integers(PROHIBITIVE // 20, PROHIBITIVE // 10, 18),
+        edge_cost=random.integers(0, PROHIBITIVE // 50, 135), usage=np.ones(18, np.int64),
+        interval=np.tile([0, 5], (6, 1)),
+    )  # fmt: skip
+    reduced = reduce_problem(dear)
+    for function in (lambda: prepare(dear, reduced), lambda: search(dear, 1.0)):
+        with pytest.raises(ProblemError, match="use a larger unit for costs"):
+            function()
+
+
+def test_sets_without_any_problem_of_use_say_why() -> None:
+    with pytest.raises(ProblemError, match="none of 100 problems from seed 0 on is of use; the last: "):
+        instances.problem_set("sharding-layers:1").graph(0)
+
+
 def test_sets_replace_problems_without_choices() -> None:
     problems = instances.problem_set("sharding-layers:8x3@7")
     prepared = [problems.graph(seed) for seed in problems.seeds]
@@ -229,5 +248,7 @@ def test_it_trains_resumes_and_guides(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "trained: 2 steps" in capsys.readouterr().out
     assert main(["shard", "sharding-layers:20@2", "--seconds", "20", "--guide", out]) == 0
     assert "optimal" in capsys.readouterr().out
+    assert main(["train", "sharding", "--out", f"{out}-2", "--set", *settings, "data.augment=true"]) == 2
+    assert "data.augment is True: must be False" in capsys.readouterr().err
     assert main(["evaluate", out]) == 2
     assert "give the checkpoint to graphrl shard --guide" in capsys.readouterr().err

@@ -22,10 +22,14 @@ def data(tmp_path: Path) -> Path:
 def test_tables_have_a_row_for_each_instance(launch: Launch, data: Path) -> None:
     done = launch("sharding", "--quick", "--data", str(data))
     assert done.returncode == 0, done.stderr
-    contest, parts = (Path("out", f"sharding-{name}.md").read_text() for name in ("contest", "parts"))
+    contest, parts, learning = (
+        Path("out", f"sharding-{name}.md").read_text() for name in ("contest", "parts", "learning")
+    )
     assert "2.000 points of 2, below every team's cost on 2 instances" in contest
     assert "| B " in contest
     assert "no reduction" in parts
+    assert "Costs of searches with the untrained policy as guide differ by" in learning
+    assert "trained policy |" not in learning.replace("untrained policy |", "")
 
 
 def test_faults_are_one_line(launch: Launch, data: Path) -> None:

@@ -244,6 +244,13 @@ def test_the_same_evaluations_give_the_same_plan() -> None:
     assert plans[0].bound == plans[1].bound
 
 
+@pytest.mark.parametrize(("nodes", "seed"), [(20, 5), (30, 6), (30, 16), (40, 52)])
+def test_small_problems_are_proven_soon(nodes: int, seed: int) -> None:
+    """Where the bound of the messages is below the optimum."""
+    plan, _ = search(layers(nodes, seed), 60.0, seed=0, evaluations=1000)
+    assert plan.cost == plan.bound
+
+
 def test_the_bound_of_a_tree_is_its_optimum() -> None:
     problem = random_problem(5, nodes=6, prohibitive=0.0)
     tree = dataclasses.replace(problem, limit=2**40, edges=problem.edges[:5], edge_offset=problem.edge_offset[:6])

@@ -8,7 +8,6 @@ problems.
 Costs are in units of the best plan that messages alone give (`guide.settle`), bytes in units of the largest room.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from graphrl.networks.base import signed_log
 from graphrl.sharding.datasets import load_problem, parse_set
 from graphrl.sharding.guide import Settled, settle
 from graphrl.sharding.layers import FAMILY
-from graphrl.sharding.moves import WATCHED, Model, model_of
+from graphrl.sharding.moves import WATCHED, Model, check_costs, model_of
 from graphrl.sharding.problem import ShardingProblem, offsets, owners
 from graphrl.sharding.reduce import incidence, reduce_problem
 from graphrl.sharding.rules import Reduced
@@ -168,15 +167,18 @@ class ProblemSet(GeneratedSet):
         `SKIP` larger, and so on.
 
         Raises:
-          GraphrlError: the file cannot be read; or `TRIES` problems in a row have no choices.
+          GraphrlError: the file cannot be read; or `TRIES` problems in a row have no choices, or no plan.
         """
+        fault = ProblemError("all ops have one choice left")
         for number in range(TRIES):
             problem = load_problem(f"{self.kind}@{seed + number * SKIP}")
-            with contextlib.suppress(ProblemError):  # a part of a file may have no plan
+            try:
                 reduced = reduce_problem(problem)
                 if len(reduced.sizes):
                     return prepare(problem, reduced)
-        raise ProblemError(f"{self.kind}: {TRIES} problems from seed {seed} on have no choices: name larger ones")
+            except ProblemError as error:  # a part of a file may have no plan
+                fault = error
+        raise ProblemError(f"{self.kind}: none of {TRIES} problems from seed {seed} on is of use; the last: {fault}")
 
 
 def problem_set(name: str) -> ProblemSet:
@@ -236,7 +238,9 @@ def prepare(problem: ShardingProblem, reduced: Reduced) -> Prepared:
       ProblemError: costs are too large.
     """
     compile_moves()
-    settled, model = settle(reduced, ROUNDS), model_of(reduced)
+    model = model_of(reduced)
+    check_costs(model)
+    settled = settle(reduced, ROUNDS)
     groups, count = len(reduced.sizes), int(settled.state.numbers[WATCHED])
     watched = settled.state.watched[:count]
     unit, byte_unit = float(max(1, settled.cost + reduced.constant)), float(max(1, reduced.room.max(initial=1)))

@@ -18,6 +18,6 @@ jax keeps by default. A *stretch* is a block of loop steps that are computed aga
 | the best plan | solvers/auto.py decides; search.py meets the limit, also as XLA compiles it |
 | planning a function, stored plans | plans.py: all of it together, in memory and on disk |
 | the report | report.py |
-| whole training steps: `graphrl.fit` | fit.py; fit_search.py; steps.py: a step under plans; microbatches.py |
+| training steps: `graphrl.fit` | fit.py; fit_search.py, largest.py; steps.py: a step under plans; microbatches.py |
 | whole steps on several devices | step_shards.py |
 """

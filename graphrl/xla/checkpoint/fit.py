@@ -268,6 +268,8 @@ class FittedFunction(Decorated):
                 if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
                     plain = plain.with_shards(find_chip(DEFAULT_CHIP), None)
                     shared = plain.shared
+                elif len(plain.closed.in_avals) != len(shared.arguments):
+                    shared = None  # the step of other arguments: tracers do not tell how these are split
                 parts = plain._replace(shared=shared).parts
             if self._fitting.count > 1 and microbatch is not None:
                 size = self._step.batch(args, kwargs)
@@ -317,13 +319,13 @@ def _stored(call: StepCall, host_is_last: bool) -> Fitting:
 def _fingerprint(call: StepCall, extra: Any) -> str:
     """Hashes the step, the options, what else decides (`extra`), and the versions of graphrl and jax."""
     settings, traced = call.settings, call.plain
-    options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
     shared, device = traced.shared, traced.mesh(call.chip_name).devices.flat[0]
     kind = device.device_kind, device.client.platform_version
     versions = installed_version(), jax.__version__, kind
     if shared is not None:
         layout = shared.layout
         extra = extra, layout.sizes, layout.links, layout.is_automatic, shared.arguments, shared.results
+    options = settings.budget, settings.offload, settings.method, float(settings.seconds), settings.seed, extra
     shapes = [aval.str_short() for aval in traced.closed.in_avals]
     text = program_text(traced.closed), shapes, traced.donated, sorted(call.step.batch_axis.items()), call.size
     fields = repr((versions, options, text, dataclasses.astuple(settings.resolved_chip)))

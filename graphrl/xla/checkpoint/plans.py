@@ -38,7 +38,7 @@ from graphrl.xla.checkpoint.solvers.level import KEPT, MOVED, Level
 from graphrl.xla.checkpoint.solvers.starts import starts, with_stretches
 
 FORMAT = "graphrl-checkpoint-plan"
-VERSION = 22  # increases when searches or their model change, so that older plans are not kept
+VERSION = 23  # increases when searches or their model change, so that older plans are not kept
 
 
 @dataclasses.dataclass(frozen=True)

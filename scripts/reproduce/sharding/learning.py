@@ -1,22 +1,24 @@
 """Section `learning`: labels of a trained policy, and the same search with and without them.
 
 A policy is trained by `graphrl train sharding` (`--policies`); search seed s uses policy s, in turn. The untrained one
-has the same network with new parameters; without --policies it guides all searches. Budgets are seconds of one thread's
+has the same network with new parameters; without --policies there is no other. Budgets are seconds of one thread's
 processor time, with the reduction and all of the guide but compilation.
 """
 
 import functools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
 
+from graphrl.agents.sharding.instances import problem_set
 from graphrl.agents.sharding.network import Policy, ShardingConfig
 from graphrl.compare.report import markdown
 from graphrl.sharding.datasets import load_problem
 from graphrl.sharding.guide import Guide, settle
+from graphrl.sharding.moves import least_labels, model_of
 from graphrl.sharding.problem import PROHIBITIVE, ShardingProblem, read_problem
 from graphrl.sharding.reduce import reduce_problem
 from graphrl.sharding.rules import Reduced
@@ -26,7 +28,7 @@ from reproduce.results import Table
 from reproduce.sharding.settings import RESULTS, Settings, path
 
 INSTANCES = ("A", "B", "C", "D", "G")
-GENERATED = ("sharding-layers:800x3@1",)
+GENERATED, QUICK = ("sharding-layers:800x3@1",), ("sharding-layers:30@1",)
 SAMPLES = 32  # labellings of a policy
 ROUNDS = 40  # of the dual, as before the policy
 LABELS = {
@@ -52,14 +54,8 @@ def learning(settings: Settings) -> Iterator[Table]:
 def _problems(settings: Settings) -> list[str]:
     """Returns names of problems: letters of the contest's instances, and random models, which training does not see."""
     instances = [name for name in settings.instances if name in INSTANCES or settings.quick]
-    generated = ["sharding-layers:30@1"] if settings.quick else [one for name in GENERATED for one in _members(name)]
-    return [*instances, *generated]
-
-
-def _members(name: str) -> list[str]:
-    kind, _, rest = name.partition("x")
-    count, first = rest.split("@")
-    return [f"{kind}@{seed}" for seed in range(int(first), int(first) + int(count))]
+    sets = [problem_set(name) for name in (QUICK if settings.quick else GENERATED)]
+    return [*instances, *(f"{one.kind}@{seed}" for one in sets for seed in one.seeds)]
 
 
 def _read(settings: Settings, name: str) -> ShardingProblem:
@@ -99,12 +95,14 @@ def _labels_table(settings: Settings, problems: Sequence[str]) -> Table:
     return settings.measurements.table("Labels", how, markdown(headings, lines))
 
 
-def _methods(settings: Settings) -> list[str]:
-    return [which for which in LABELS if settings.policies or which != "trained"]
+def _methods(settings: Settings, all_methods: Iterable[str] = LABELS) -> list[str]:
+    return [which for which in all_methods if settings.policies or which != "trained"]
 
 
-def _ratio(runs: Sequence[Figures | None], unit: float) -> str:
+def _ratio(runs: Sequence[Figures | None], unit: float | None) -> str:
     costs = [run["cost"] for run in runs if run is not None and run["cost"] is not None]
+    if unit is None:
+        return "-"
     if len(costs) < len(runs):
         return "no plan" if len(runs) == 1 else f"no plan ({len(runs) - len(costs)} of {len(runs)})"
     return f"{statistics.fmean(costs) / unit:.4f}"
@@ -126,8 +124,7 @@ def _measure_labels(settings: Settings, name: str, which: str, seed: int) -> Fig
     problem = _read(settings, name)
     reduced = reduce_problem(problem)
     if which == "least":
-        first = np.lexsort((reduced.cost, np.repeat(np.arange(len(reduced.sizes)), reduced.sizes)))
-        labels = (first[reduced.offset[:-1]] - reduced.offset[:-1])[None]
+        labels = least_labels(model_of(reduced))[None]
     elif which == "messages":
         labels = settle(reduced, ROUNDS).best[None]
     else:
@@ -150,14 +147,11 @@ def _cost(problem: ShardingProblem, reduced: Reduced, label: np.ndarray) -> int 
 
 
 def _search_table(settings: Settings, problems: Sequence[str]) -> Table:
-    lines, better = [], []
+    lines, better, guides = [], [], _methods(settings, GUIDES)
     for name in problems:
-        runs = {guide: _searches(settings, name, guide) for guide in GUIDES}
-        lines.append([name, f"{_seconds(settings, name):g}", *(_ratio(runs[g], _unit(settings, name)) for g in GUIDES)])
-        costs = [
-            [run["cost"] for run in runs[guide] if run is not None and run["cost"] is not None]
-            for guide in ("none", "trained")
-        ]
+        runs = {guide: _searches(settings, name, guide) for guide in guides}
+        lines.append([name, f"{_seconds(settings, name):g}", *(_ratio(runs[g], _unit(settings, name)) for g in guides)])
+        costs = [[run["cost"] for run in runs[guide] if run is not None] for guide in ("none", guides[-1])]
         if all(costs):
             better.append(statistics.fmean(costs[1]) / statistics.fmean(costs[0]) - 1)
     how = (
@@ -165,26 +159,33 @@ def _search_table(settings: Settings, problems: Sequence[str]) -> Table:
         "seeds. Guided searches start from the best of the policy's labels, and half of their trees grow from groups "
         "drawn by the probability with which the policy differs from the messages' plan."
     )
-    summary = (
-        "With a trained policy as guide, searches of equal time end at costs "
-        f"{100 * statistics.fmean(better):+.2f}% from those without, mean of {len(better)} problems; median "
-        f"{100 * statistics.median(better):+.2f}%."
-    )
-    headings = ["problem", "budget, s", *GUIDES.values()]
+    headings = ["problem", "budget, s", *(GUIDES[guide] for guide in guides)]
     notes = ["one thread; seconds of processor time"]
+    summary = _summary(GUIDES[guides[-1]], better)
     return settings.measurements.table("Searches", how, markdown(headings, lines), notes=notes, summary=summary)
+
+
+def _summary(guide: str, differences: Sequence[float]) -> str:
+    if not differences:
+        return ""
+    mean, median = (f"{100 * of(differences):+.2f}%" for of in (statistics.fmean, statistics.median))
+    return (
+        f"Costs of searches with the {guide} as guide differ by {mean} from those of equal time without, mean of "
+        f"{len(differences)} problems; median {median}."
+    )
 
 
 def _searches(settings: Settings, name: str, guide: str) -> list[Figures | None]:
     return [_searched(settings, name, guide, seed) for seed in range(settings.seeds)]
 
 
-def _unit(settings: Settings, name: str) -> float:
-    """Returns the cost to which others are relative."""
+def _unit(settings: Settings, name: str) -> float | None:
+    """Returns the cost to which others are relative; None if no search of a random model has a plan."""
     if name in RESULTS:
         return RESULTS[name].best
-    runs = [run for guide in GUIDES for run in _searches(settings, name, guide)]
-    return max(1, min(run["cost"] for run in runs if run is not None))
+    runs = [run for guide in _methods(settings, GUIDES) for run in _searches(settings, name, guide)]
+    best = min((run["cost"] for run in runs if run is not None), default=None)
+    return None if best is None else max(1, best)
 
 
 def _seconds(settings: Settings, name: str) -> float:

@@ -256,8 +256,25 @@ def test_a_fit_is_stored_by_its_shardings(tmp_path: Path, monkeypatch: pytest.Mo
     assert (first.report().from_cache, second.report().from_cache) == (False, True)
     assert bytes_of(second, args) == first.report().fitted.bytes
     assert bytes_of(pickle.loads(pickle.dumps(second)), args) == first.report().fitted.bytes
-    other = jax.device_put(arguments(), shardings(two(), P()))
-    assert not fit(step, *other, memory="1GB", batch_axis=BATCH, cache=True).report().from_cache
+    whole = jax.device_put(arguments(), shardings(two(), P()))
+    for other, link in ((args, "infiniband-ndr"), (whole, None)):
+        fitted = fit(step, *other, memory=limit, batch_axis=BATCH, cache=True, link=link)
+        assert not fitted.report().from_cache
+        assert fitted.report().fitted.bytes == bytes_of(fitted, other)
+
+
+def test_a_fitted_step_under_jit_takes_other_arguments() -> None:
+    def scaled(weights: Any, momentum: Any, x: Any, y: Any, scale: Any = None) -> Any:
+        return step(weights, momentum, x if scale is None else scale * x, y)
+
+    args = jax.device_put(arguments(), shardings(two()))
+    fitted = fit(scaled, *args, memory=f"{bytes_of(step, args) // 7}B", batch_axis=BATCH)
+    for more in ((), (2.0,)):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6),
+            jax.jit(fitted)(*args, *more),
+            scaled(*args, *more),
+        )
 
 
 def on_both_meshes(weights: Any, momentum: Any, x: Any, y: Any) -> Any:
