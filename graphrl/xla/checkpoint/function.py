@@ -111,7 +111,7 @@ def checkpoint(
       offload: whether values may be moved to host memory, over PCIe 5.
       method: search method: "auto", "anneal", "greedy", "knapsack", "min-cut", "regular" (layers alike), or for small
         functions "cp-sat".
-      seconds: search time in seconds; up to a third more if no plan is found within the slowdown.
+      seconds: search time in seconds; it takes longer if the first two plans that it finds exceed the slowdown.
       seed: seed of the search's random numbers.
       cache: whether plans are read from disk and stored there.
       verify: whether XLA compiles the gradient under the plan, so that the report has XLA's figure: for jax's first

@@ -41,7 +41,6 @@ CLEARLY = 0.98  # "clearly less": below this share of a peak, since predictions 
 LEAST = 0.3  # least share of the seconds for the search, however long the work before it took
 AFTER = 0.06  # share of the seconds that the report takes
 LAST = 0.1  # share of the seconds by which a search's last measurement may take longer than those before it
-LATE = 0.35  # share of the seconds that a search may take longer while no choice is within the limit
 TRIES = 4  # most plans that are compiled for one limit of bytes, in addition to a regular one
 UNUSED = 0.05  # share of a limit that may be left unused
 BINDING = 0.75  # share of a limit: a plan that needs less was not limited by it, so a higher limit gains nothing
@@ -99,8 +98,7 @@ def search(
         return timed(choice) / max(step, 1e-30) - 1.0
 
     solver = find_solver(settings.method)
-    late = LATE * settings.seconds
-    limited = functools.partial(search_timed, solver, measured=slowdown, once=once, late=late) if is_timed else solver
+    limited = functools.partial(search_timed, solver, measured=slowdown, once=once) if is_timed else solver
     seconds = max(LEAST * settings.seconds, left)
     solution = _solve(limited, pricing, goal, slowdown if is_timed else None, seed=settings.seed, seconds=seconds)
     if goal.slowdown is None and goal.excess(pricing, solution.price) > SAME:

@@ -257,6 +257,18 @@ def test_limits_are_kept_by_the_finer_measure_and_used(factor: float, more: floa
         assert solution.price.peak < 0.95 * pricing.plain.peak  # measured: 0.90 at most
 
 
+def test_a_machine_on_which_time_is_soon_over_still_has_a_plan() -> None:
+    def solver(pricing: Pricing, goal: Goal, *, seed: int, seconds: float) -> Solution:
+        return annealed(pricing, goal, seed=seed, seconds=NEVER)
+
+    for seed in range(6):
+        pricing = Pricing(chain(np.random.default_rng(seed), 12, 6))
+        measured = measure(pricing, 1.7, 0.0)
+        solution = search_timed(solver, pricing, Goal(slowdown=0.25), measured, seed=0, seconds=1e-3)
+        assert measured(solution.choice) <= 0.25
+        assert solution.price.peak < pricing.plain.peak
+
+
 def test_gradients_that_are_always_too_slow_are_left_to_jax_soon() -> None:
     pricing, began = Pricing(chain(np.random.default_rng(0), 12, 6)), time.monotonic()
     solution = search_timed(annealed, pricing, Goal(slowdown=0.1), measure(pricing, 1.0, 0.15), seed=0, seconds=0.5)

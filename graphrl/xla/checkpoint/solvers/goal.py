@@ -32,6 +32,7 @@ FAR, NEARBY = 0.25, 0.06
 NEAR = 0.006  # slowdowns that a choice may stay below the limit
 KNOWN = 0.1  # share of a measurement's usual time: a faster one was cached
 ROUNDS = 12
+LATE = 3  # turns in any case, while only jax's default is within the limit
 FEW = 3  # turns (a search and a measurement): if fewer fit, the first search gets a lower limit
 MARGIN, MOST_MARGIN = 0.25, 0.006  # share of the limit, and slowdown: the usual difference of the two measures
 
@@ -171,7 +172,6 @@ def search_timed(
     *,
     seed: int,
     seconds: float,
-    late: float = 0.0,
     ahead: float = 0.0,
     start: Solution | None = None,
     once: float = 0.0,
@@ -180,7 +180,7 @@ def search_timed(
 
     Searches alternate. One minimizes the peak within a limit of time, which leaves much of that time unused. If its
     choice is a little too slow, or no lower peak is known, the next one minimizes the time for that peak. The result is
-    jax's default if no choice is within the limit.
+    jax's default if no choice is within the limit, of `LATE` at least, however long they take.
 
     Args:
       solver: one of `auto.SOLVERS`, called with other limits until its choice is just within this one.
@@ -189,13 +189,12 @@ def search_timed(
       measured: function that measures the slowdown of a choice.
       seed: seed of the random numbers.
       seconds: time limit of all searches and measurements together, in seconds.
-      late: additional seconds, while only jax's default is within the limit.
       ahead: slowdown that is added to the limit for the first search.
       start: a choice within the limit; the result is no worse.
       once: seconds that the first measurement is expected to take.
     """
     assert goal.slowdown is not None
-    clock = _Clock(seconds, late, once)
+    clock = _Clock(seconds, once)
     best = start or best_of(pricing, goal, [State.plain(pricing.gradient)])
     least_over = clock.measure(measured, best.choice) - goal.slowdown if start else -goal.slowdown  # of `best`
     fastest = math.inf  # the peak for which the fastest choice has been searched
@@ -211,7 +210,7 @@ def search_timed(
         if over <= 0 and (is_low or is_faster or least_over > 0):
             best, least_over = solution, over
         has_none = is_default(best.choice)
-        if not clock.fitting(late=has_none):
+        if not clock.fitting() and (turn + 1 >= LATE or not has_none):
             break
         by_time, are_few = subgoal.peak is None, clock.fitting() < FEW
         near = max(NEAR, NEARBY * goal.slowdown) if are_few else math.inf
@@ -236,14 +235,13 @@ def _first_margin(slowdown: float, turns: int) -> float:
 class _Clock:
     """Distributes the time that is left over turns; a turn is a search and a measurement of its choice."""
 
-    def __init__(self, seconds: float, late: float, once: float) -> None:
-        self._seconds, self._late, self._once = seconds, late, once
+    def __init__(self, seconds: float, once: float) -> None:
+        self._seconds, self._once = seconds, once
         self._begin, self._measured = time.monotonic(), False
 
-    def fitting(self, *, late: bool = False) -> int:
-        """Returns how many turns still fit; with `late`, the late seconds count too."""
-        left = self._left() + self._late * late
-        return max(0, int(left / max(self._once + LEAST * self._seconds, 1e-9)))
+    def fitting(self) -> int:
+        """Returns how many turns still fit."""
+        return max(0, int(self._left() / max(self._once + LEAST * self._seconds, 1e-9)))
 
     def seconds_of_search(self, *, is_first: bool, may_be_last: bool) -> float:
         """Returns the seconds for the next search. If few turns are left, another one must fit after it, unless this
