@@ -32,7 +32,6 @@ from reproduce.models.whole import Whole
 from reproduce.results import Table
 
 ROOMS = (16, 40, 80)  # GiB
-BATCH_ROOMS = (80,)  # GiB, for the largest batches
 SHARDED_ROOMS = (10, 20, 40)  # GiB of each of eight devices
 COUNTS = (1, 2, 4, 8)  # of microbatches
 SECONDS, SHARDED_SECONDS = 3.0, 6.0  # of each search
@@ -236,7 +235,7 @@ def fit_batch(settings: Settings) -> Iterator[Table]:
     for name in selected(settings):
         rules = {rule: each for rule in RULES if rule != NONE and (each := _by_hand(settings, name, rule, 1))}
         rule = min(rules, key=lambda each: rules[each]["total"])
-        for room in _rooms(settings, name, BATCH_ROOMS):
+        for room in _rooms(settings, name, settings.rooms):
             own = _fitted(settings, name, room, largest=True)
             if own is None:
                 continue

@@ -26,7 +26,7 @@ from graphrl.graphs.roofline import find_chip
 from graphrl.xla.checkpoint.seconds import gradient_seconds
 from reproduce import launcher
 from reproduce.gpu_compile import executable_for_gpu, memory_of
-from reproduce.launcher import check_known, names, option
+from reproduce.launcher import check_known, names, numbers, option
 from reproduce.measurements import Figures
 from reproduce.models import images, language
 from reproduce.models.losses import Program, undecorated
@@ -220,6 +220,7 @@ class Settings(launcher.Settings):
     methods: tuple[str, ...] | None = option(
         None, "the only ones to run; split at ';'", parse=lambda text: tuple(text.split(";")), metavar="M;..."
     )
+    rooms: tuple[int, ...] = option((16, 40, 80), "GiB of memory for largest batches", parse=numbers, metavar="GIB,...")
     chip: str = option("h200", "whose figures the estimated times are of")
     device: str = option(
         "", "of which sections `device` and `values` have figures in --out, if not the one that is here", metavar="NAME"
