@@ -40,7 +40,7 @@ SOLVE_SHARE = 0.4  # most of the time so far that exact searches of the whole ta
 MAX_PAIRS = 60_000  # pairs of strategies that CP-SAT takes
 PAIRS = 10_000  # of them that it takes for each of its seconds
 NARROWED = 10  # an exact search of the whole, which takes bounds first, needs at most this multiple of those pairs
-SMALL = 2_000  # pairs up to which the first exact search is for the optimum
+SMALL, SMALL_SECONDS = 2_000, 2.0  # pairs up to which the first exact search is for the optimum, and its extra seconds
 NEAREST = 1e-3  # where an exact search starts above the bound, relative to it
 FARTHER = 2  # factor of this distance after a proof; without an answer it is divided by it
 NEARER = 0.9  # the gap must have shrunk by this factor before strategies are left out again
@@ -371,7 +371,8 @@ class Worker:
         shared, ascent, budget = self.shared, self.shared.ascent, self.budget
         if not self.solves or ascent is None or not self._fits(ascent):
             return
-        while not shared.done and (seconds := SOLVE_SHARE * budget.elapsed - self.solving) > self.attempt:
+        extra = SMALL_SECONDS if len(self.reduced.edge_cost) <= SMALL else 0.0
+        while not shared.done and (seconds := extra + SOLVE_SHARE * budget.elapsed - self.solving) > self.attempt:
             begin, limits = budget.elapsed, self._limits(seconds)
             if len(self.reduced.edge_cost) > NARROWED * limits.pairs:
                 break
