@@ -68,15 +68,16 @@ def test_a_loop_costs_its_trips(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_moving_instead_of_keeping_takes_no_more_memory(data: st.DataObject) -> None:
+def test_moving_instead_of_keeping_takes_no_more_memory_of_its_own(data: st.DataObject) -> None:
     level = data.draw(levels())
     cut = data.draw(cuts(level, (RECOMPUTED, KEPT)))
     kept = priced(level, cut)
     moved = priced(level, cut._replace(keep=np.where(cut.keep == KEPT, MOVED, RECOMPUTED)))
     assert kept.moved == 0.0
     assert moved.kept + moved.moved == kept.kept
-    assert moved.forward <= kept.forward
-    assert moved.backward <= kept.backward
+    in_results = level.result_bytes.sum()  # their memory is for kept values, not for those on the way to the host
+    assert moved.forward <= kept.forward + in_results
+    assert moved.backward <= kept.backward + in_results
     assert moved.seconds >= kept.seconds - 1e-9
 
 
