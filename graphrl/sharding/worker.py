@@ -364,7 +364,7 @@ class Worker:
     def _solve(self) -> None:
         """Searches exactly for a plan a little above the bound, then further above, as far as CP-SAT can follow.
 
-        Small problems are searched at once for any plan that is better than the best.
+        In small problems the first search is for any plan that is better than the best.
         All exact searches of the whole have a share of the time so far, and after one without an answer the next has
         twice its time.
         """

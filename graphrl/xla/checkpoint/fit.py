@@ -269,7 +269,7 @@ class FittedFunction(Decorated):
                     plain = plain.with_shards(find_chip(DEFAULT_CHIP), None)
                     shared = plain.shared
                 elif len(plain.closed.in_avals) != len(shared.arguments):
-                    shared = None  # the step of other arguments: tracers do not tell how these are split
+                    shared = None  # the step has other arguments: tracers do not have their shardings
                 parts = plain._replace(shared=shared).parts
             if self._fitting.count > 1 and microbatch is not None:
                 size = self._step.batch(args, kwargs)

@@ -300,15 +300,20 @@ def _place(level: Level, work: Work, s: int, v: int, step: int) -> int:
 
 @part
 def _free(level: Level, work: Work, s: int, v: int, begin: int) -> None:
-    """Frees a recomputed value after its last read; must be called for all readers of the value first."""
+    """Frees a recomputed value after its last read; must be called for all readers of the value first.
+
+    What it is computed from is read when it is; if it is not materialized, each time that it is read.
+    """
     if work.mark[v] != s or work.stored[v] != RECOMPUTED:
         return
     when = work.last[v]
+    first = min(work.first[v], when)
     if level.materialized[v]:
-        when = work.position[v]
+        first = when = work.position[v]
         work.backward[when] += level.bytes[v]
         work.backward[max(work.last[v], when) + 1] -= level.bytes[v]
     for k in range(level.reads_from[v], level.reads_from[v + 1]):
+        _read(work, level.reads[k], begin, first)
         _read(work, level.reads[k], begin, when)
 
 
